@@ -1,0 +1,330 @@
+package limpet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"reflect"
+	"slices"
+	"sync"
+)
+
+// Class is the code of one kind of object, written in Go. Make it with NewClass
+// and give it to node.Open. It is safe for concurrent use.
+type Class struct {
+	name      string
+	identity  string
+	typ       reflect.Type
+	construct func(*State) (any, error)
+	methods   map[string]*Method // by JavaScript name
+	goNames   map[string]*Method
+	byAddress map[uintptr]*Method
+
+	handler       bool
+	handlerMarked bool
+	gated         bool
+	hidden        map[string]bool
+	errs          []error
+}
+
+// ClassOption sets a property of a class.
+type ClassOption interface{ applyClass(*Class) }
+
+type classOptionFunc func(*Class)
+
+func (f classOptionFunc) applyClass(c *Class) { f(c) }
+
+// NewClass makes a class from a constructor. T is what the constructor returns,
+// usually a pointer to a struct; every exported method of it can be called:
+//
+//	func (c *Cart) AddOne(ctx context.Context, item string) (int, error)
+//
+// A method takes a context and up to six arguments and returns an error, or a
+// value and an error. If T implements http.Handler, its ServeHTTP answers
+// fetches and can't be called by name. A JavaScript caller knows a method by its
+// name with the first word in lower case: SetQuantity is setQuantity, HTTPGet is
+// httpGet, ID is id.
+//
+// construct runs once per incarnation, before the first event, while nothing
+// else of the object runs; if it fails the object is reset and the next call
+// constructs again (SPEC C34, H7).
+//
+// What is wrong with the class (a method of another shape, two methods with one
+// JavaScript name, a reserved name, a mark on something that is no method) is
+// told by Err and by node.Open; NewClass never panics.
+func NewClass[T any](name string, construct func(*State) (T, error), opts ...ClassOption) *Class {
+	c := &Class{
+		name: name, typ: reflect.TypeFor[T](),
+		methods: map[string]*Method{}, goNames: map[string]*Method{}, byAddress: map[uintptr]*Method{}, hidden: map[string]bool{},
+	}
+	if construct == nil {
+		c.fail("constructor is nil")
+	} else {
+		c.construct = func(s *State) (any, error) {
+			t, err := construct(s)
+			if err != nil {
+				return nil, err
+			}
+			return t, nil
+		}
+	}
+	if !validClassName(name) {
+		c.fail("class name must be 1 to 128 letters, digits or _, and not begin with a digit")
+	}
+	// Hidden names must be known before the methods are read, marks after it.
+	for _, o := range opts {
+		if o, ok := o.(hiddenOption); ok {
+			o.applyClass(c)
+		}
+	}
+	c.readMethods()
+	for _, o := range opts {
+		if o == nil {
+			c.fail("an option is nil")
+		} else if _, ok := o.(hiddenOption); !ok {
+			o.applyClass(c)
+		}
+	}
+	return c
+}
+
+// ClassID sets the stable identity behind the class, from which all IDs of its
+// objects are made; without it, the class's name at its first registration in a
+// data directory is kept for ever. 1 to 256 bytes.
+func ClassID(identity string) ClassOption {
+	return classOptionFunc(func(c *Class) {
+		if len(identity) == 0 || len(identity) > 256 {
+			c.fail("ClassID of %d bytes: must be 1 to 256 bytes", len(identity))
+			return
+		}
+		c.identity = identity
+	})
+}
+
+// GatedEffects states that no code of the class has an effect except through its
+// State, stubs and Await. limpet then also accepts a retry after a restart of
+// the node, since nothing of an earlier run can have been seen (DESIGN 5).
+// Without it such a retry of an unmarked method is refused.
+func GatedEffects() ClassOption {
+	return classOptionFunc(func(c *Class) { c.gated = true })
+}
+
+type hiddenOption []string
+
+func (h hiddenOption) applyClass(c *Class) {
+	for _, n := range h {
+		if _, ok := c.typ.MethodByName(n); !ok {
+			c.fail("Hidden(%q): %v has no such method", n, c.typ)
+			continue
+		}
+		c.hidden[n] = true
+	}
+}
+
+// Hidden names exported methods (as in Go) that can't be called from outside,
+// and may so have any signature: those of an embedded type, say.
+func Hidden(names ...string) ClassOption { return hiddenOption(names) }
+
+// Err tells everything that is wrong with the class, or nil. The errors are
+// CodeInvalidArgument or CodeNotSupported and name the class and the offender.
+func (c *Class) Err() error { return errors.Join(c.errs...) }
+
+func (c *Class) fail(format string, args ...any) { c.failCode(CodeInvalidArgument, format, args...) }
+
+func (c *Class) failCode(code Code, format string, args ...any) {
+	c.errs = append(c.errs, Errorf(code, "class %s: %s", c.name, fmt.Sprintf(format, args...)))
+}
+
+// Name is the class's name in code.
+func (c *Class) Name() string { return c.name }
+
+// Identity is what ClassID set, or empty.
+func (c *Class) Identity() string { return c.identity }
+
+// Gated is what GatedEffects set.
+func (c *Class) Gated() bool { return c.gated }
+
+// Construct makes an object's receiver; for internal/host.
+func (c *Class) Construct(s *State) (any, error) { return c.construct(s) }
+
+// Method finds a method by its JavaScript name, or nil.
+func (c *Class) Method(name string) *Method { return c.methods[name] }
+
+// Methods lists the JavaScript names of the methods in order.
+func (c *Class) Methods() []string {
+	names := make([]string, 0, len(c.methods))
+	for n := range c.methods {
+		names = append(names, n)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// HasHandler reports whether objects of the class answer fetches, and
+// HandlerMarked whether that is marked retryable (SPEC F36).
+func (c *Class) HasHandler() bool    { return c.handler }
+func (c *Class) HandlerMarked() bool { return c.handlerMarked }
+
+// Method is one method of a class.
+type Method struct {
+	// Name is the JavaScript name, GoName the Go one.
+	Name, GoName string
+	// Marked reports whether the author allowed a second run (Retryable).
+	Marked bool
+
+	fn     reflect.Value // the method expression: receiver, context, arguments
+	in     []reflect.Type
+	out    reflect.Type // nil: error only
+	copies bool         // guarded by once: arguments or result share memory
+	once   sync.Once
+}
+
+// signature is the argument types as a person reads them.
+func (m *Method) signature() string {
+	s := ""
+	for i, t := range m.in {
+		if i > 0 {
+			s += ", "
+		}
+		s += t.String()
+	}
+	return "(" + s + ")"
+}
+
+// call runs the method with encoded arguments.
+func (m *Method) call(ctx context.Context, receiver any, args Encoded, codec Codec) (Encoded, error) {
+	in := make([]reflect.Value, 2, 2+len(m.in))
+	in[0], in[1] = reflect.ValueOf(receiver), reflect.ValueOf(ctx)
+	var room [6]any
+	into := room[:0]
+	for _, t := range m.in {
+		p := reflect.New(t)
+		into = append(into, p.Interface())
+		in = append(in, p.Elem())
+	}
+	if err := codec.DecodeArgs(args, into...); err != nil {
+		return nil, refuse(Errorf(CodeOf(err), "%s%s: %w", m.Name, m.signature(), err))
+	}
+	out := m.fn.Call(in)
+	if err, _ := out[len(out)-1].Interface().(error); err != nil {
+		return nil, err
+	}
+	if m.out == nil {
+		return nil, nil
+	}
+	return encodeResult(m.Name, codec, out[0].Interface())
+}
+
+func encodeResult(method string, codec Codec, v any) (Encoded, error) {
+	e, err := codec.Marshal(v)
+	if err != nil {
+		return nil, refuse(Errorf(CodeOf(err), "result of %s: %w", method, err))
+	}
+	return e, nil
+}
+
+var (
+	contextType = reflect.TypeFor[context.Context]()
+	errorType   = reflect.TypeFor[error]()
+	handlerType = reflect.TypeFor[http.Handler]()
+)
+
+// maxArguments is the number of arguments that Do6 and Call6 take.
+const maxArguments = 6
+
+// reserved are the names that may not be methods (SPEC B20); the value says what
+// the name is for.
+var reserved = map[string]string{
+	"alarm": "alarms", "fetch": "ServeHTTP answers fetches", "connect": "sockets",
+	"dup": "stub handles", "constructor": "NewClass's constructor",
+	"webSocketMessage": "WebSocket events", "webSocketClose": "WebSocket events", "webSocketError": "WebSocket events",
+}
+
+func (c *Class) readMethods() {
+	t := c.typ
+	if t.Kind() == reflect.Interface {
+		c.fail("the constructor must return a type of its own, not the interface %v", t)
+		return
+	}
+	c.handler = t.Implements(handlerType)
+	for i := range t.NumMethod() {
+		m := t.Method(i)
+		if (m.Name == "ServeHTTP" && c.handler) || c.hidden[m.Name] {
+			continue
+		}
+		if what := wrongShape(m.Type); what != "" {
+			c.fail("method %s %s; a method takes a context.Context and up to %d arguments and returns an error, or a value and an error (limpet.Hidden(%q) keeps it off the callable ones)",
+				m.Name, what, maxArguments, m.Name)
+			continue
+		}
+		js := jsName(m.Name)
+		if what, ok := reserved[js]; ok {
+			if js == "alarm" {
+				c.failCode(CodeNotSupported, "not supported: alarms (method %s is reserved for them)", m.Name)
+			} else {
+				c.fail("method %s: the name %s is reserved (%s)", m.Name, js, what)
+			}
+			continue
+		}
+		if twin, ok := c.methods[js]; ok {
+			c.fail("methods %s and %s are both called %s", twin.GoName, m.Name, js)
+			continue
+		}
+		method := &Method{Name: js, GoName: m.Name, fn: m.Func}
+		for k := 2; k < m.Type.NumIn(); k++ {
+			method.in = append(method.in, m.Type.In(k))
+		}
+		if m.Type.NumOut() == 2 {
+			method.out = m.Type.Out(0)
+		}
+		c.methods[js], c.goNames[m.Name] = method, method
+		c.byAddress[m.Func.Pointer()] = method
+	}
+}
+
+// wrongShape says what is wrong with a method expression's type, or nothing.
+func wrongShape(t reflect.Type) string {
+	switch {
+	case t.IsVariadic():
+		return "is variadic"
+	case t.NumIn() < 2 || t.In(1) != contextType:
+		return "does not take a context.Context first"
+	case t.NumIn() > 2+maxArguments:
+		return fmt.Sprintf("takes %d arguments", t.NumIn()-2)
+	case t.NumOut() == 0 || t.Out(t.NumOut()-1) != errorType:
+		return "does not return an error last"
+	case t.NumOut() > 2:
+		return fmt.Sprintf("returns %d values beside the error", t.NumOut()-1)
+	case t.NumOut() == 2 && t.Out(0) == errorType:
+		return "returns two errors"
+	}
+	return ""
+}
+
+// jsName lowers the leading run of capitals, except one that starts a word.
+func jsName(goName string) string {
+	b := []byte(goName)
+	isUpper := func(c byte) bool { return 'A' <= c && c <= 'Z' }
+	isLower := func(c byte) bool { return 'a' <= c && c <= 'z' }
+	for i := 0; i < len(b) && isUpper(b[i]); i++ {
+		if i > 0 && i+1 < len(b) && isLower(b[i+1]) {
+			break
+		}
+		b[i] += 'a' - 'A'
+	}
+	return string(b)
+}
+
+func validClassName(s string) bool {
+	if len(s) == 0 || len(s) > 128 {
+		return false
+	}
+	for i, c := range []byte(s) {
+		letter := c == '_' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z'
+		if !letter && (i == 0 || c < '0' || c > '9') {
+			return false
+		}
+	}
+	return true
+}

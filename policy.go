@@ -1,0 +1,69 @@
+package limpet
+
+import "time"
+
+// Bounds and defaults of a retry policy (SPEC D2, D3).
+const (
+	DefaultMaxRetries   = 4
+	MaxMaxRetries       = 10
+	DefaultRetryTimeout = 10 * time.Second
+	MinRetryTimeout     = 500 * time.Millisecond
+	MaxRetryTimeout     = 60 * time.Second
+)
+
+// RetryPolicy limits how limpet retries the calls of a stub. It bounds retrying,
+// never the call: a first attempt is not cancelled by it (SPEC D10).
+type RetryPolicy struct {
+	// MaxRetries is the number of attempts after the first, 0 to 10. 0 means no
+	// retries.
+	MaxRetries int
+	// Timeout, counted from the start of the call, is when the last retry must
+	// have ended: 500 ms to 60 s in whole milliseconds (SPEC E11, E12).
+	Timeout time.Duration
+}
+
+// DefaultRetryPolicy is four retries within ten seconds.
+func DefaultRetryPolicy() RetryPolicy {
+	return RetryPolicy{MaxRetries: DefaultMaxRetries, Timeout: DefaultRetryTimeout}
+}
+
+// Validate refuses a policy out of bounds with CodeInvalidArgument, MaxRetries
+// before Timeout (SPEC D21).
+func (p RetryPolicy) Validate() error {
+	if p.MaxRetries < 0 || p.MaxRetries > MaxMaxRetries {
+		return Errorf(CodeInvalidArgument, "retry.maxRetries must be an integer between 0 and %d, got %d", MaxMaxRetries, p.MaxRetries)
+	}
+	if p.Timeout < MinRetryTimeout || p.Timeout > MaxRetryTimeout || p.Timeout%time.Millisecond != 0 {
+		return Errorf(CodeInvalidArgument, "retry.timeoutMs must be an integer between %d and %d, got %v",
+			MinRetryTimeout.Milliseconds(), MaxRetryTimeout.Milliseconds(), p.Timeout)
+	}
+	return nil
+}
+
+// StubOption sets a property of one stub. An option that is not given leaves the
+// binding's default, field by field (SPEC D5).
+type StubOption interface{ applyStub(*stubOptions) }
+
+type stubOptions struct {
+	policy RetryPolicy
+}
+
+type stubOptionFunc func(*stubOptions)
+
+func (f stubOptionFunc) applyStub(o *stubOptions) { f(o) }
+
+// MaxRetries sets the number of retries after the first attempt, 0 to 10
+// (default 4, SPEC D2). Another value is an error of the stub.
+func MaxRetries(n int) StubOption {
+	return stubOptionFunc(func(o *stubOptions) { o.policy.MaxRetries = n })
+}
+
+// RetryTimeout sets when the last retry must have ended, counted from the start
+// of the call: 500 ms to 60 s in whole milliseconds (default 10 s, SPEC D3).
+// Another value is an error of the stub.
+func RetryTimeout(d time.Duration) StubOption {
+	return stubOptionFunc(func(o *stubOptions) { o.policy.Timeout = d })
+}
+
+// NoRetries is MaxRetries(0).
+func NoRetries() StubOption { return MaxRetries(0) }

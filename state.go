@@ -1,0 +1,262 @@
+package limpet
+
+import (
+	"context"
+	"iter"
+)
+
+// Incarnation is one life of an object in memory, as State sees it: the seam to
+// internal/host. Its methods answer CodeReset once the incarnation has ended,
+// and those that touch data answer CodeNoTurn while no event of the object holds
+// the turn.
+type Incarnation interface {
+	Origin
+	ID() ID
+	Codec() Codec
+	// Binding is a Resolver's, with Origin set to this incarnation.
+	Binding(name string) (*Binding, error)
+
+	Get(key string) (value []byte, ok bool, err error)
+	// Put writes; unconfirmed lifts the output gate's wait for this write.
+	Put(key string, value []byte, unconfirmed bool) error
+	Delete(keys []string, unconfirmed bool) (deleted int, err error)
+	DeleteAll() error
+	List(o ListOptions) iter.Seq2[ListEntry, error]
+	Transaction(fn func() error) error
+	Sync(ctx context.Context) error
+
+	Await(ctx context.Context, fn func(context.Context) error) error
+	BlockConcurrencyWhile(ctx context.Context, fn func(context.Context) error) error
+	WaitUntil(fn func(context.Context) error)
+	Abort(reason error)
+}
+
+// State is what an object has: its identity, its data, and control over its own
+// concurrency. A class's constructor gets it and keeps it in the object.
+//
+// A State may be used only while an event of its object runs: inside a
+// constructor, a method, ServeHTTP, or a function given to WaitUntil. Elsewhere
+// every method answers CodeNoTurn. Writes of one turn, that is until the object
+// is given back by returning, by a call through a stub or by Await, are one
+// atomic commit; whatever leaves the object afterwards waits until that commit
+// is durable (SPEC H2).
+type State struct{ in Incarnation }
+
+// NewState is for internal/host.
+func NewState(in Incarnation) *State { return &State{in: in} }
+
+// ID is the object's identity, with its name if it was addressed by name
+// (SPEC A11, A13).
+func (s *State) ID() ID { return s.in.ID() }
+
+// Binding makes State a Resolver: NamespaceOf(state, "CART") gives stubs whose
+// calls are calls out of this object, whatever context they get.
+func (s *State) Binding(name string) (*Binding, error) { return s.in.Binding(name) }
+
+// KV is the object's key-value storage.
+func (s *State) KV() *KV { return &KV{in: s.in} }
+
+// Transaction runs fn, and takes its writes back if it returns an error or
+// panics; that error is then Transaction's (SPEC H25). Transactions nest. Inside
+// fn stub calls, Await and BlockConcurrencyWhile are refused, since they would
+// give the object away half-done.
+func (s *State) Transaction(fn func() error) error { return s.in.Transaction(fn) }
+
+// Sync ends the turn's commit and returns when all writes of the object so far
+// are durable. Other events may run meanwhile.
+func (s *State) Sync(ctx context.Context) error { return s.in.Sync(ctx) }
+
+// Await runs slow work that is not the object's own (an outside request, a
+// computation) while other events of the object may run. Before fn starts, the
+// writes so far are durable. fn gets a context that ends with the event and must
+// not use the State. When Await returns, other events may have changed the
+// object.
+func (s *State) Await(ctx context.Context, fn func(context.Context) error) error {
+	return s.in.Await(ctx, fn)
+}
+
+// BlockConcurrencyWhile runs fn while no other event of the object is delivered,
+// also across stub calls and Await inside it (SPEC H4). It may be nested. If fn
+// returns an error or panics, or takes longer than 30 s, the object is reset
+// (SPEC H5, C35, C36).
+func (s *State) BlockConcurrencyWhile(ctx context.Context, fn func(context.Context) error) error {
+	return s.in.BlockConcurrencyWhile(ctx, fn)
+}
+
+// WaitUntil runs fn as an event of its own after the running one has ended,
+// and keeps the object in memory until it returns, at most 15 minutes
+// (SPEC H10). The reply of the running event does not wait for it. An error of
+// fn is logged. fn holds the object like any handler: use Await for slow work.
+func (s *State) WaitUntil(fn func(context.Context) error) { s.in.WaitUntil(fn) }
+
+// Abort resets the object at once: its memory is lost, the running turn is
+// rolled back, every call in flight fails with the text of reason, or with
+// "Application called abort() to reset Durable Object." for nil (SPEC C33, H8).
+// Commits made before stay. Abort does not return to the handler: it ends its
+// goroutine's work by a panic that limpet recovers.
+func (s *State) Abort(reason error) { s.in.Abort(reason) }
+
+// KV is the key-value storage of one object. Keys are UTF-8 strings ordered by
+// their bytes; the empty key is valid (SPEC H22). Values are whatever limpet
+// carries between objects.
+type KV struct{ in Incarnation }
+
+// PutOption changes how one write behaves.
+type PutOption interface{ applyPut(*putOptions) }
+
+type putOptions struct{ unconfirmed bool }
+
+type putOptionFunc func(*putOptions)
+
+func (f putOptionFunc) applyPut(o *putOptions) { f(o) }
+
+// AllowUnconfirmed lets outputs leave before this write is durable (SPEC H3): a
+// crash may then lose a write that others have heard of.
+func AllowUnconfirmed() PutOption {
+	return putOptionFunc(func(o *putOptions) { o.unconfirmed = true })
+}
+
+func putOptionsOf(opts []PutOption) (o putOptions) {
+	for _, f := range opts {
+		f.applyPut(&o)
+	}
+	return o
+}
+
+// Get reads the value under key into the pointer, and reports whether there is
+// one; without one the pointer's target is left alone.
+func (kv *KV) Get(key string, into any) (found bool, err error) {
+	b, ok, err := kv.in.Get(key)
+	if err != nil || !ok {
+		return false, err
+	}
+	if err := kv.in.Codec().Unmarshal(b, into); err != nil {
+		return true, keyError("get", key, err)
+	}
+	return true, nil
+}
+
+// Has reports whether there is a value under key.
+func (kv *KV) Has(key string) (bool, error) {
+	_, ok, err := kv.in.Get(key)
+	return ok, err
+}
+
+// Put writes a value. A value that limpet can't carry (a channel, a function) is
+// CodeInvalidArgument naming its path; a nil interface is refused as SPEC H22
+// refuses undefined.
+func (kv *KV) Put(key string, value any, opts ...PutOption) error {
+	if _, ok := value.(Undefined); ok {
+		return Errorf(CodeInvalidArgument, "put() called with undefined value.").With(func(e *Error) { e.Name = "TypeError" })
+	}
+	b, err := kv.in.Codec().Marshal(value)
+	if err != nil {
+		return keyError("put", key, err)
+	}
+	return kv.in.Put(key, b, putOptionsOf(opts).unconfirmed)
+}
+
+// PutMany writes all entries, or none if one can't be encoded.
+func (kv *KV) PutMany(entries map[string]any, opts ...PutOption) error {
+	enc := make(map[string][]byte, len(entries))
+	for k, v := range entries {
+		if _, ok := v.(Undefined); ok {
+			return Errorf(CodeInvalidArgument, "put() called with undefined value under key %.200q.", k).With(func(e *Error) { e.Name = "TypeError" })
+		}
+		b, err := kv.in.Codec().Marshal(v)
+		if err != nil {
+			return keyError("put", k, err)
+		}
+		enc[k] = b
+	}
+	o := putOptionsOf(opts)
+	return kv.in.Transaction(func() error {
+		for k, b := range enc {
+			if err := kv.in.Put(k, b, o.unconfirmed); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// Delete removes the value under key and reports whether there was one.
+func (kv *KV) Delete(key string, opts ...PutOption) (bool, error) {
+	n, err := kv.in.Delete([]string{key}, putOptionsOf(opts).unconfirmed)
+	return n > 0, err
+}
+
+// DeleteMany removes the values under keys and returns how many there were.
+func (kv *KV) DeleteMany(keys []string, opts ...PutOption) (int, error) {
+	return kv.in.Delete(keys, putOptionsOf(opts).unconfirmed)
+}
+
+// DeleteAll removes everything. It is refused inside Transaction (SPEC H25).
+func (kv *KV) DeleteAll() error { return kv.in.DeleteAll() }
+
+// ListOptions bounds a List. The zero value lists everything in key order.
+type ListOptions struct {
+	// Start is the first key, inclusive; StartAfter the same, exclusive. Giving
+	// both is an error (SPEC H21). Empty means from the beginning.
+	Start, StartAfter string
+	// End is where to stop, exclusive; empty means no end.
+	End string
+	// Prefix keeps only keys that begin with it.
+	Prefix string
+	// Reverse goes from the last key to the first; Start and End keep their
+	// meaning.
+	Reverse bool
+	// Limit is the largest number of entries; 0 means no limit, a negative one
+	// is an error (SPEC H21).
+	Limit int
+}
+
+// ListEntry is one key and its value.
+type ListEntry struct {
+	Key   string
+	value []byte
+	codec Codec
+}
+
+// NewListEntry is for internal/host.
+func NewListEntry(key string, value []byte, codec Codec) ListEntry {
+	return ListEntry{Key: key, value: value, codec: codec}
+}
+
+// Decode reads the value into the pointer. It may be called at any time after
+// List gave the entry.
+func (e ListEntry) Decode(into any) error {
+	if err := e.codec.Unmarshal(e.value, into); err != nil {
+		return keyError("list", e.Key, err)
+	}
+	return nil
+}
+
+// List goes over the entries in key order without loading them all. An error
+// ends it and comes as the second value. Writing while the loop runs is allowed;
+// whether the loop sees such a write is not defined.
+func (kv *KV) List(o ListOptions) iter.Seq2[ListEntry, error] {
+	if err := o.validate(); err != nil {
+		return func(yield func(ListEntry, error) bool) { yield(ListEntry{}, err) }
+	}
+	return kv.in.List(o)
+}
+
+func (o ListOptions) validate() error {
+	typeError := func(e *Error) { e.Name = "TypeError" }
+	if o.Limit < 0 {
+		return Errorf(CodeInvalidArgument, "List limit must be positive.").With(typeError)
+	}
+	if o.Start != "" && o.StartAfter != "" {
+		return Errorf(CodeInvalidArgument, "list() cannot be called with both start and startAfter values.").With(typeError)
+	}
+	return nil
+}
+
+func keyError(op, key string, err error) error {
+	code := CodeOf(err)
+	if code == CodeInternal {
+		code = CodeInvalidArgument
+	}
+	return Errorf(code, "%s %.200q: %w", op, key, err)
+}
