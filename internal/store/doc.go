@@ -1,0 +1,69 @@
+// Package store keeps the data of all objects of a node: SQLite databases in
+// memory, and one commit log that makes their commits durable.
+//
+//	object's turn ─> SQLite ─> vfs: changed pages ─> record ─> CommitLog ─> fdatasync
+//	                                                            │
+//	                         outputs wait at the gate until durable ≥ their Pos
+//
+// # Data directory
+//
+//	DIR/limpet.json       format, node, disk and history ID, class identities; replaced as a whole
+//	DIR/lock, DIR/pid     one process at a time; who
+//	DIR/log/00000001.seg  segments of the commit log, numbered without gaps
+//
+// # Segments
+//
+// All integers are little-endian. A segment has a fixed size (64 MiB unless
+// configured) and is filled with zeros before it gets its name, so that
+// appending overwrites blocks in place and fdatasync writes no metadata.
+//
+//	0                     4096
+//	┌─────────────────────┬─────────┬─────────┬──┄┄──┬────────────────┐
+//	│ header              │ frame   │ frame   │      │ zeros          │
+//	└─────────────────────┴─────────┴─────────┴──┄┄──┴────────────────┘
+//
+//	header:  0 "LMPETSEG"   8 version u32 = 1   12 header size u32 = 4096
+//	        16 number u64  24 size u64  32 history ID  48 disk ID
+//	        64 crc32c of bytes 0 to 63
+//
+// A batch is the records that became durable together; its number is the index
+// of a Pos. It is one frame, or several when it crosses segments: then it counts
+// only with its last frame. A piece that needs more room than the segment has
+// left fills it; when 52 bytes or fewer are left, they stay zero.
+//
+//	frame:   0 "LMPF"       4 version u16 = 1    6 flags u8 (1: last piece)   7 zero
+//	         8 group u32 = 0   12 piece u32, from 0
+//	        16 term u64 = 1    24 index u64, from 1, without gaps
+//	        32 time i64, Unix ms, informational
+//	        40 length of the payload u32
+//	        44 crc32c of the payload
+//	        48 crc32c of bytes 0 to 47
+//	        52 payload: (uvarint length, record)* once the pieces are put together
+//
+// Both checksums begin with history ID, disk ID, segment number and the frame's
+// byte offset, and the second covers the first: a frame is valid only for its
+// index and only at the place where it was written. So no rest of a recycled
+// segment, of another disk, or of a log stored inside a value is taken for a
+// batch.
+//
+// # Recovery
+//
+// recovery (recover.go) draws how the end of the log is told from damage. Known
+// limit: damage to the last batches of all looks like a torn tail and is cut;
+// the number of bytes is reported. Everywhere else damage is refused with file,
+// offset and remedy.
+//
+// # Failures
+//
+//	preparing a segment fails      commits fail before they are made (ErrStorageFull),
+//	                               tried again every second
+//	write or sync in a segment     never retried; every gate breaks (ErrLost) and the
+//	in use fails                   process is to end; a restart reads the disk
+//	64 MiB undurable               Full: no object starts another turn
+//
+// # Limits
+//
+// A commit record is at most 32 MiB (MaxRecord). Larger commits are refused;
+// they are not spilled yet. Without checkpoints the log only grows, and the
+// pages of every object with data stay in memory.
+package store

@@ -1,0 +1,154 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+)
+
+// MemLog is a CommitLog in memory, for tests: batches become durable when the
+// flusher gets to them, which Hold delays and Fail prevents.
+type MemLog struct {
+	queue
+	kept    []memBatch // durable, under queue.mu
+	held    bool       // under queue.mu
+	stopped sync.WaitGroup
+}
+
+type memBatch struct {
+	pos     Pos
+	payload []byte
+}
+
+// NewMemLog returns an empty log; undurableLimit 0 means DefaultUndurableLimit.
+func NewMemLog(undurableLimit int64) *MemLog {
+	if undurableLimit <= 0 {
+		undurableLimit = DefaultUndurableLimit
+	}
+	l := &MemLog{}
+	l.init(undurableLimit)
+	return l
+}
+
+// Crash returns a log with the durable batches of l, as after a power cut, to
+// be replayed. l stays as it is.
+func (l *MemLog) Crash() *MemLog {
+	n := NewMemLog(l.limit)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	n.kept = slices.Clone(l.kept)
+	return n
+}
+
+// Hold keeps what is appended from becoming durable until Unhold or Close.
+func (l *MemLog) Hold() { l.setHeld(true) }
+
+// Unhold ends Hold.
+func (l *MemLog) Unhold() { l.setHeld(false) }
+
+func (l *MemLog) setHeld(held bool) {
+	l.mu.Lock()
+	l.held = held
+	l.mu.Unlock()
+	l.work.Broadcast()
+}
+
+// Fail loses the log as a failed sync does.
+func (l *MemLog) Fail(cause error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.failLocked(fmt.Errorf("%w: %w", ErrLost, cause), true)
+}
+
+// Replay implements CommitLog.
+func (l *MemLog) Replay(ctx context.Context, fn func(Pos, []byte) error) (ReplayStats, error) {
+	var stats ReplayStats
+	for _, b := range l.kept {
+		if ctx.Err() != nil {
+			return stats, context.Cause(ctx)
+		}
+		if _, err := eachRecord(b.payload, func(rec []byte) error {
+			stats.Records++
+			stats.Bytes += int64(len(rec))
+			return fn(b.pos, rec)
+		}); err != nil {
+			return stats, fmt.Errorf("replay batch %d: %w", b.pos.Index, err)
+		}
+		stats.Batches++
+		stats.Last = b.pos
+	}
+	l.mu.Lock()
+	l.durable.Store(stats.Last.Index)
+	l.startLocked(stats.Last.Index + 1)
+	l.mu.Unlock()
+	l.stopped.Go(l.flush)
+	return stats, nil
+}
+
+// Admit implements CommitLog; there is always room.
+func (l *MemLog) Admit(ctx context.Context, n int) error {
+	if err := checkRecord(n); err != nil {
+		return err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case l.err != nil:
+		return fmt.Errorf("admit a commit record: %w", l.err)
+	case l.closing:
+		return ErrClosed
+	}
+	return nil
+}
+
+// Release implements CommitLog.
+func (l *MemLog) Release(int) {}
+
+// Append implements CommitLog.
+func (l *MemLog) Append(rec []byte) Pos {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.appendLocked(rec)
+}
+
+func (l *MemLog) flush() {
+	for {
+		l.mu.Lock()
+		b := l.takeLocked()
+		if b == nil {
+			l.mu.Unlock()
+			return
+		}
+		for l.held && !l.closing && l.err == nil {
+			l.work.Wait()
+		}
+		if l.err != nil {
+			l.mu.Unlock()
+			return
+		}
+		l.kept = append(l.kept, memBatch{Pos{localTerm, b.index}, slices.Clone(b.buf[frameHeaderSize:])})
+		l.settleLocked()
+		l.mu.Unlock()
+	}
+}
+
+// Close implements CommitLog.
+func (l *MemLog) Close() error {
+	l.mu.Lock()
+	if l.closing {
+		l.mu.Unlock()
+		return ErrClosed
+	}
+	l.closing = true
+	l.work.Broadcast()
+	l.mu.Unlock()
+	l.stopped.Wait()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.failLocked(ErrClosed, false) && errors.Is(l.err, ErrLost) {
+		return l.err
+	}
+	return nil
+}
