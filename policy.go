@@ -40,6 +40,18 @@ func (p RetryPolicy) Validate() error {
 	return nil
 }
 
+// With is the policy with options on top of it, checked by Validate.
+func (p RetryPolicy) With(opts ...StubOption) (RetryPolicy, error) {
+	o := stubOptions{policy: p}
+	for _, opt := range opts {
+		if opt == nil {
+			return p, Errorf(CodeInvalidArgument, "a stub option is nil")
+		}
+		opt.applyStub(&o)
+	}
+	return o.policy, o.policy.Validate()
+}
+
 // StubOption sets a property of one stub. An option that is not given leaves the
 // binding's default, field by field (SPEC D5).
 type StubOption interface{ applyStub(*stubOptions) }

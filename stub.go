@@ -24,18 +24,11 @@ type stub struct {
 }
 
 func newStub[T any](ns *namespace, id ID, err error, existing bool, opts []StubOption) *Stub[T] {
-	o := stubOptions{policy: ns.binding.Policy}
-	for _, opt := range opts {
-		if opt == nil {
-			err = errors.Join(err, Errorf(CodeInvalidArgument, "a stub option is nil"))
-			continue
-		}
-		opt.applyStub(&o)
-	}
+	policy, optionErr := ns.binding.Policy.With(opts...)
 	if err == nil {
-		err = o.policy.Validate()
+		err = optionErr
 	}
-	return &Stub[T]{stub{ns: ns, id: id, policy: o.policy, existing: existing, err: err}}
+	return &Stub[T]{stub{ns: ns, id: id, policy: policy, existing: existing, err: err}}
 }
 
 // ID is the object's identity; zero if Err says that there is none.

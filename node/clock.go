@@ -1,0 +1,27 @@
+package node
+
+import (
+	"time"
+
+	"github.com/limpet-dev/limpet"
+)
+
+// SystemClock is the computer's own clock, which a node uses unless its Config
+// names another. Inside a testing/synctest bubble it is the bubble's.
+func SystemClock() limpet.Clock { return systemClock{} }
+
+type systemClock struct{}
+
+func (systemClock) Now() time.Time { return time.Now() }
+
+func (systemClock) NewTimer(d time.Duration) limpet.Timer { return systemTimer{time.NewTimer(d)} }
+
+func (systemClock) AfterFunc(d time.Duration, f func()) limpet.Timer {
+	return systemTimer{time.AfterFunc(d, f)}
+}
+
+type systemTimer struct{ t *time.Timer }
+
+func (t systemTimer) C() <-chan time.Time        { return t.t.C }
+func (t systemTimer) Stop() bool                 { return t.t.Stop() }
+func (t systemTimer) Reset(d time.Duration) bool { return t.t.Reset(d) }

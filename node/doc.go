@@ -1,0 +1,15 @@
+// Package node opens a limpet node: one data directory, the classes of one
+// program, and everything that runs their objects. It wires the packages below
+// and owns the order in which they start and stop.
+//
+//	n, err := node.Open(ctx, node.Config{Dir: "data", Classes: []*limpet.Class{CartClass}})
+//	carts, err := limpet.NamespaceOf[*Cart](n, "CART")
+//
+// Start: directory locked ─▶ log replayed ─▶ classes registered ─▶ host ─▶ engine ─▶ doors.
+// Stop (Close, or Serve on SIGTERM):
+//
+//	ready ──Drain──▶ draining ──────────────▶ drained ──Close──▶ closed
+//	                 /readyz 503               log flushed, directory unlocked
+//	                 queued calls refused, not delivered
+//	                 claimed calls get 30 s, then WaitUntil what is left
+package node
