@@ -326,8 +326,10 @@ func (l *segmentLog) prepare() {
 			return
 		}
 		s, err := prepareSegment(l.opt.fs, l.opt.dir, number, l.opt.size, l.opt.identity)
+		if (l.prepareErr == nil) != (err == nil) && l.opt.fullChanged != nil { // only the preparer changes it
+			l.opt.fullChanged(err)
+		}
 		l.mu.Lock()
-		before := l.prepareErr
 		l.prepareErr, l.shortage = err, false
 		if err == nil {
 			l.ready = append(l.ready, s)
@@ -336,9 +338,6 @@ func (l *segmentLog) prepare() {
 		close(l.readiness)
 		l.readiness = make(chan struct{})
 		l.mu.Unlock()
-		if (before == nil) != (err == nil) && l.opt.fullChanged != nil {
-			l.opt.fullChanged(err)
-		}
 		if err == nil {
 			continue
 		}
