@@ -1,0 +1,276 @@
+package vfs
+
+import (
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+
+	"modernc.org/libc"
+	lib "modernc.org/sqlite/lib"
+)
+
+// file is the main database of one connection, the Go side of a sqlite3_file.
+// After the connection is open it belongs to the goroutine that uses the connection.
+type file struct {
+	pages *Pages
+	sink  Sink
+
+	opened atomic.Bool // xOpen took it; there is no second time
+	closed bool        // xClose came
+	broken error       // all I/O fails from now on
+
+	admitted bool // Admit said yes, and neither Publish nor Abandon followed
+	prepared bool // change is what PHASETWO makes final
+	change   Change
+
+	refused     error // what the last callback failed with
+	refusedCode int32 // and the code SQLite was given for it
+
+	done <-chan struct{} // statements stop when it is closed
+
+	// Set by callbacks while the connection opens.
+	tls   *libc.TLS
+	db    uintptr // sqlite3*
+	pager uintptr // Pager*
+}
+
+// refuse keeps err for Explain and returns the code for SQLite.
+func (f *file) refuse(err error, code int32) int32 {
+	f.refused, f.refusedCode = err, code
+	return code
+}
+
+// fail restores the pages as of the last commit and lets no I/O through any more.
+func (f *file) fail(err error) {
+	if f.broken != nil {
+		return
+	}
+	f.broken = err
+	f.prepared = false
+	f.pages.restore()
+	f.abandon()
+}
+
+// abandon tells the sink that an admitted commit is not made. A sink that panics here
+// has already been told.
+func (f *file) abandon() {
+	if !f.admitted {
+		return
+	}
+	f.admitted = false
+	f.sink.Abandon()
+}
+
+// stopPanic is deferred in each callback that runs Go code which may panic.
+func (f *file) stopPanic(rc *int32) {
+	v := recover()
+	if v == nil {
+		return
+	}
+	err := &PanicError{Value: v, Stack: debug.Stack()}
+	func() {
+		defer func() { _ = recover() }() // Abandon of a sink that has panicked already
+		f.fail(err)
+	}()
+	*rc = f.refuse(err, lib.SQLITE_IOERR)
+}
+
+func (f *file) read(b []byte, off int64) (rc int32) {
+	if f.broken != nil {
+		clear(b)
+		return f.refuse(f.broken, lib.SQLITE_IOERR_READ)
+	}
+	defer f.stopPanic(&rc)
+	if n := f.pages.readAt(b, off); n < len(b) {
+		clear(b[n:])
+		return lib.SQLITE_IOERR_SHORT_READ
+	}
+	return lib.SQLITE_OK
+}
+
+func (f *file) write(b []byte, off int64) (rc int32) {
+	if f.broken != nil {
+		return f.refuse(f.broken, lib.SQLITE_IOERR_WRITE)
+	}
+	defer f.stopPanic(&rc)
+	p := f.pages
+	if len(b) != p.pageSize || off < 0 || off&int64(p.pageSize-1) != 0 {
+		return f.refuse(fmt.Errorf("write of %d bytes at %d: the page size of a database cannot change, it is %d", len(b), off, p.pageSize), lib.SQLITE_IOERR_WRITE)
+	}
+	if off+int64(len(b)) > MaxBytes {
+		return f.refuse(fmt.Errorf("%w: %d bytes is the largest database", ErrFull, int64(MaxBytes)), lib.SQLITE_FULL)
+	}
+	p.writePage(uint32(off>>p.shift)+1, b)
+	return lib.SQLITE_OK
+}
+
+func (f *file) truncate(n int64) (rc int32) {
+	if f.broken != nil {
+		return f.refuse(f.broken, lib.SQLITE_IOERR_TRUNCATE)
+	}
+	defer f.stopPanic(&rc)
+	f.pages.truncate(uint32((n + int64(f.pages.pageSize) - 1) >> f.pages.shift))
+	return lib.SQLITE_OK
+}
+
+// sync is FCNTL_SYNC: all pages of the transaction were written. At a commit
+// it admits; the file is still to be truncated to dbSize pages, after which
+// COMMIT_PHASETWO follows. At the end of a rollback SQLite sends it too, if pages
+// had been written: it has restored what it needs from its journal, but not
+// the content of pages that were free before the transaction. Those are put
+// back here, so that they do not count as changes of the next commit.
+func (f *file) sync(commit bool, dbSize uint32) (rc int32) {
+	if f.broken != nil {
+		return f.refuse(f.broken, lib.SQLITE_IOERR_FSYNC)
+	}
+	defer f.stopPanic(&rc)
+	p := f.pages
+	f.prepared = false
+	f.abandon()
+	if !commit {
+		p.restore()
+		return lib.SQLITE_OK
+	}
+	f.refused, f.refusedCode = nil, 0
+	if p.count < dbSize {
+		return f.refuse(fmt.Errorf("%w: commit at %d pages, the file has %d", ErrCorrupt, dbSize, p.count), lib.SQLITE_CORRUPT)
+	}
+	if dbSize > 0 {
+		if err := p.header(p.first(), dbSize); err != nil {
+			return f.refuse(err, lib.SQLITE_CORRUPT)
+		}
+	}
+	p.prepare(&f.change, dbSize)
+	if len(f.change.Pages) > 0 || f.change.PageCountAfter != f.change.PageCountBefore {
+		if err := f.sink.Admit(&f.change); err != nil {
+			return f.refuse(fmt.Errorf("commit refused: %w", err), refusalCode(err))
+		}
+		f.admitted = true
+	}
+	f.prepared = true
+	return lib.SQLITE_OK
+}
+
+// refusalCode is the code of SQLite nearest to why a sink refused.
+func refusalCode(err error) int32 {
+	switch {
+	case errors.Is(err, ErrFull):
+		return lib.SQLITE_FULL
+	case errors.Is(err, ErrTooBig):
+		return lib.SQLITE_TOOBIG
+	case errors.Is(err, ErrInterrupt):
+		return lib.SQLITE_INTERRUPT
+	}
+	return lib.SQLITE_IOERR_FSYNC
+}
+
+// phaseTwo is COMMIT_PHASETWO: the commit has been made, an error would be ignored.
+func (f *file) phaseTwo() {
+	if f.broken != nil {
+		return
+	}
+	var rc int32
+	defer f.stopPanic(&rc)
+	p := f.pages
+	if !f.prepared {
+		if p.InTransaction() {
+			panic("SQLite commits pages that were never admitted")
+		}
+		return
+	}
+	if p.count != f.change.PageCountAfter {
+		panic(fmt.Sprintf("SQLite commits %d pages, %d were admitted", p.count, f.change.PageCountAfter))
+	}
+	p.finish(&f.change)
+	f.prepared = false
+	if cap(f.change.Pages) > 64 {
+		f.change.Pages = nil
+	}
+	clear(f.change.Pages)
+	f.change.Pages = f.change.Pages[:0]
+	if f.admitted {
+		f.admitted = false
+		f.sink.Publish()
+	}
+}
+
+// unlock is xUnlock to no lock at all. SQLite does that with changes in the
+// file only when its rollback failed; it then forgets its cache and reads anew.
+func (f *file) unlock() (rc int32) {
+	if f.broken != nil {
+		return lib.SQLITE_OK
+	}
+	defer f.stopPanic(&rc)
+	f.prepared = false
+	f.abandon()
+	f.pages.restore()
+	return lib.SQLITE_OK
+}
+
+func (f *file) close() {
+	f.closed = true
+	f.unlock()
+}
+
+// interrupted is asked every few thousand steps of a statement.
+func (f *file) interrupted() bool {
+	select {
+	case <-f.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// files finds the file of a sqlite3_file by a small number, without a lock.
+type fileTable struct {
+	tab atomic.Pointer[[]*slot]
+
+	mu   sync.Mutex
+	free []uint32
+}
+
+type slot struct{ f atomic.Pointer[file] }
+
+// add gives f a number.
+func (t *fileTable) add(f *file) uint32 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var n uint32
+	if k := len(t.free); k > 0 {
+		n = t.free[k-1]
+		t.free = t.free[:k-1]
+	} else {
+		var old []*slot
+		if p := t.tab.Load(); p != nil {
+			old = *p
+		}
+		n = uint32(len(old))
+		grown := append(old, &slot{})
+		t.tab.Store(&grown)
+	}
+	(*t.tab.Load())[n].f.Store(f)
+	return n
+}
+
+// get returns the file with number n, or nil.
+func (t *fileTable) get(n uint32) *file {
+	p := t.tab.Load()
+	if p == nil || int64(n) >= int64(len(*p)) {
+		return nil
+	}
+	return (*p)[n].f.Load()
+}
+
+// remove makes the number n unknown. It is given out again only if reuse is set, which
+// is wrong when SQLite may still hold the number.
+func (t *fileTable) remove(n uint32, reuse bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	(*t.tab.Load())[n].f.Store(nil)
+	if reuse {
+		t.free = append(t.free, n)
+	}
+}
