@@ -9,16 +9,17 @@
 //
 //	<!-- run -->            its commands must succeed
 //	<!-- run: exit 3 -->    its last command must exit with status 3
-//	<!-- output -->         what the run block before it prints
-//	<!-- serve: ADDR -->    its one command is started and goes on running; the
-//	                        next block is begun once ADDR takes connections
+//	<!-- expect -->         what the run block before it prints
+//	<!-- serve -->          its one command is started and goes on running; the next
+//	                        block is begun once 127.0.0.1:8787 takes connections
+//	<!-- serve: ADDR -->    as above, with another address
 //	<!-- kill -->           no block: the running command is ended with SIGKILL
 //	<!-- test-command -->   its one command runs the tests; exactly one in a file
 //
 // A running command is ended with SIGTERM when the next serve block comes, or at
 // the end of the file; it must then exit with status 0.
 //
-// A run block is either a script for bash, whose output the output block shows,
+// A run block is either a script for bash, whose output an expect block shows,
 // or a dialogue: lines that start with "$ " are commands (a backslash at a
 // line's end goes on with the next), and the lines after each are its output.
 // Every command, and every script, starts anew in the folder of FILE. Output is

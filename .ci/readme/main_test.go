@@ -20,10 +20,9 @@ func TestParseErrors(t *testing.T) {
 		"<!-- run -->\n~~~sh\necho":                                          "line 2: the fenced block is never closed",
 		"<!-- run -->\n~~~sh\n\n~~~":                                         "line 1: the block has no command",
 		"<!-- run: exit x -->\n~~~sh\na\n~~~":                                `line 1: "exit x" is not: exit STATUS`,
-		"<!-- serve -->\n~~~sh\na\n~~~":                                      "line 1: serve needs the address that will take connections",
 		"<!-- serve: a:1 -->\n~~~\n$ a\n$ b\n~~~":                            "line 1: a serve block has one command, this has 2",
-		"<!-- output -->\n~~~\na\n~~~":                                       "line 1: no run block stands before this output",
-		"<!-- run -->\n~~~\n$ a\nx\n~~~\n<!-- output -->\n~~~\na\n~~~":       "line 6: the run block before this output shows its output already",
+		"<!-- expect -->\n~~~\na\n~~~":                                       "line 1: no run block stands before what is expected",
+		"<!-- run -->\n~~~\n$ a\nx\n~~~\n<!-- expect -->\n~~~\na\n~~~":       "line 6: the run block before shows its output already",
 		"<!-- kill: 9 -->":                                                   "line 1: kill takes no argument",
 		"<!-- test-command: x -->\n~~~\na\n~~~":                              "line 1: test-command takes no argument",
 		"~~~text\n<!-- run -->\n~~~\n\n<!-- run -->\n~~~sh\n~~~\n<!-- a -->": "line 5: the block has no command",
@@ -31,6 +30,19 @@ func TestParseErrors(t *testing.T) {
 		if _, err := parse(md(text)); err == nil || err.Error() != want {
 			t.Errorf("parse(%q) says %v, want %s", text, err, want)
 		}
+	}
+}
+
+func TestParseDefaults(t *testing.T) {
+	blocks, err := parse(md("<!-- serve -->\n~~~sh\na\n~~~\n<!-- run -->\n\n~~~sh\nb\nc\n~~~\n\n<!-- expect -->\n~~~\n1\n~~~\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(blocks) != 2 || blocks[0].addr != "127.0.0.1:8787" || len(blocks[1].commands) != 1 {
+		t.Fatalf("parsed to %+v", blocks)
+	}
+	if c := blocks[1].commands[0]; c.text != "b\nc" || len(c.want) != 1 || c.want[0] != "1" || c.line != 8 {
+		t.Errorf("the script is %+v", c)
 	}
 }
 
@@ -71,9 +83,6 @@ func main() {
 `
 
 func TestRun(t *testing.T) {
-	if testing.Short() {
-		t.Skip("compiles and starts a program several times")
-	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -88,7 +97,7 @@ func TestRun(t *testing.T) {
 	for _, tt := range []struct{ name, mode, text, want string }{
 		{name: "good", mode: "run", text: "Text.\n" + serve("one") + ask + "one\n$ echo a; echo b\n...\nb\n~~~\n" +
 			"<!-- kill -->\n" + serve("two") + ask + "two\n~~~\n" + serve("three") + ask + "th...\n~~~\n" +
-			"<!-- run: exit 3 -->\n~~~sh\necho hard >&2\nexit 3\n~~~\n<!-- output -->\n~~~text\nhard\n~~~\n"},
+			"<!-- run: exit 3 -->\n~~~sh\necho hard >&2\nexit 3\n~~~\n<!-- expect -->\n~~~text\nhard\n~~~\n"},
 		{name: "other output", mode: "run", text: serve("one") + ask + "two\n~~~\n", want: "it printed\none\n\nbut the text says\ntwo"},
 		{name: "failing command", mode: "run", text: serve("one") + "<!-- run -->\n~~~\nfalse\ntrue\n~~~\n", want: "exit status 1, want 0"},
 		{name: "bad end", mode: "run", text: serve("bad") + ask + "bad\n~~~\n", want: "after SIGTERM the server ended with: exit status 1"},

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"regexp"
 	"strconv"
@@ -9,7 +10,7 @@ import (
 
 // block is one marker with its fenced block.
 type block struct {
-	kind     string // run, serve, kill, test-command; output blocks are part of their run block
+	kind     string // run, serve, kill, test-command; expect blocks are part of their run block
 	line     int    // of the marker, from 1
 	addr     string // of serve
 	commands []command
@@ -24,7 +25,11 @@ type command struct {
 	want []string
 }
 
-var marker = regexp.MustCompile(`^<!--\s*(run|serve|output|kill|test-command)\b\s*:?\s*(.*?)\s*-->$`)
+// defaultAddr is where every server that limpet ships listens when nothing else
+// is said.
+const defaultAddr = "127.0.0.1:8787"
+
+var marker = regexp.MustCompile(`^<!--\s*(run|serve|expect|kill|test-command)\b\s*:?\s*(.*?)\s*-->$`)
 
 // parse returns the marked blocks of a Markdown text.
 func parse(text string) ([]block, error) {
@@ -63,8 +68,8 @@ func parse(text string) ([]block, error) {
 			return nil, err
 		}
 		i = next - 1
-		if kind == "output" {
-			if err := addOutput(blocks, body); err != nil {
+		if kind == "expect" {
+			if err := addExpected(blocks, body); err != nil {
 				return nil, fmt.Errorf("line %d: %w", at, err)
 			}
 			continue
@@ -106,9 +111,7 @@ func newBlock(kind, arg string, body []string, at, first int) (block, error) {
 	status := 0
 	switch {
 	case kind == "serve":
-		if b.addr = arg; arg == "" {
-			return b, fmt.Errorf("serve needs the address that will take connections")
-		}
+		b.addr = cmp.Or(arg, defaultAddr)
 	case kind == "run" && arg != "":
 		n, ok := strings.CutPrefix(arg, "exit ")
 		var err error
@@ -162,14 +165,14 @@ func commands(body []string, first int) []command {
 	return all
 }
 
-// addOutput gives the last block, a script, its expected output.
-func addOutput(blocks []block, body []string) error {
+// addExpected gives the last block, a script, its expected output.
+func addExpected(blocks []block, body []string) error {
 	if len(blocks) == 0 || blocks[len(blocks)-1].kind != "run" {
-		return fmt.Errorf("no run block stands before this output")
+		return fmt.Errorf("no run block stands before what is expected")
 	}
 	c := blocks[len(blocks)-1].commands
 	if len(c) != 1 || c[0].want != nil {
-		return fmt.Errorf("the run block before this output shows its output already")
+		return fmt.Errorf("the run block before shows its output already")
 	}
 	c[0].want = append([]string{}, body...)
 	return nil
