@@ -30,7 +30,8 @@ type PageChange struct {
 type Sink interface {
 	// Admit decides on a commit. An error refuses it: SQLite rolls the
 	// transaction back, the statement fails, and Conn.Explain gives the error.
-	// What Admit needs of c it must copy.
+	// (After RELEASE of the outermost savepoint SQLite then has an empty
+	// transaction open: ROLLBACK ends it.) What Admit needs of c it must copy.
 	Admit(c *Change) error
 	// Publish makes the commit admitted last final. It cannot fail.
 	Publish()

@@ -22,13 +22,14 @@ const (
 type AutoVacuum int
 
 const (
-	// AutoVacuumIncremental keeps them for later inserts until
-	// PRAGMA incremental_vacuum cuts some off. It is the default: a commit does
-	// no extra work beyond one pointer-map page in some 800 (4 KiB pages), and space can be
-	// given back in small steps, where VACUUM rewrites all in one commit.
-	AutoVacuumIncremental AutoVacuum = iota
-	// AutoVacuumNone keeps them until VACUUM.
-	AutoVacuumNone
+	// AutoVacuumNone keeps them for later inserts; VACUUM gives them back, in
+	// one commit that rewrites the database. It is the default: the other modes
+	// keep a page of back pointers, which costs each object 12 KiB of memory (4 KiB
+	// pages, one here and one in SQLite's cache) and commits that allocate pages one page more.
+	AutoVacuumNone AutoVacuum = iota
+	// AutoVacuumIncremental keeps them too, and PRAGMA incremental_vacuum(n)
+	// gives n of them back in a small commit. For databases of many megabytes that shrink.
+	AutoVacuumIncremental
 	// AutoVacuumFull moves pages at each commit that frees some.
 	AutoVacuumFull
 )
@@ -41,6 +42,9 @@ type Options struct {
 	CachePages int
 	// AutoVacuum is used when the database is created, and ignored later.
 	AutoVacuum AutoVacuum
+	// MaxBytes is the size in bytes that the database must not pass; what
+	// would fails with ErrFull. 0, and anything larger, means MaxBytes.
+	MaxBytes int64
 }
 
 // Conn is the only connection to a database. It is not safe for concurrent use.
@@ -69,7 +73,10 @@ func Open(p *Pages, sink Sink, opt Options) (*Conn, error) {
 	if err := d.register(); err != nil {
 		return nil, err
 	}
-	f := &file{pages: p, sink: sink}
+	f := &file{pages: p, sink: sink, maxBytes: MaxBytes}
+	if opt.MaxBytes > 0 {
+		f.maxBytes = min(opt.MaxBytes, MaxBytes)
+	}
 	n := d.files.add(f)
 	raw, err := sqlite.OpenConn("file:"+fileName(n)+"?vfs="+d.name, sqlite.OpenReadWrite, sqlite.OpenCreate, sqlite.OpenURI)
 	if err != nil {
@@ -135,7 +142,7 @@ func (c *Conn) configure(opt Options) error {
 	if c.pages.committed == 0 && opt.AutoVacuum != AutoVacuumNone {
 		// Only prepared: that sets how the first commit will create the database. The
 		// statement itself would create it now.
-		st, _, err := c.raw.PrepareTransient(fmt.Sprintf("PRAGMA auto_vacuum=%d", [...]int{2, 0, 1}[opt.AutoVacuum]))
+		st, _, err := c.raw.PrepareTransient(fmt.Sprintf("PRAGMA auto_vacuum=%d", [...]int{0, 2, 1}[opt.AutoVacuum]))
 		if err != nil {
 			return c.Explain(err)
 		}
@@ -207,7 +214,7 @@ func (c *Conn) Broken() error {
 }
 
 // Explain returns err, an error of a statement of Raw, as *Error with what the
-// Sink or this package refused with. nil stays nil, and errors not of SQLite stay as they are.
+// Sink or this package refused with. nil stays nil; an *Error stays as it is.
 func (c *Conn) Explain(err error) error {
 	if err == nil {
 		return nil
@@ -215,13 +222,14 @@ func (c *Conn) Explain(err error) error {
 	if e := (*Error)(nil); errors.As(err, &e) {
 		return err
 	}
-	code := sqlite.ErrCode(err)
-	if code == sqlite.ResultOK || code == sqlite.ResultError && c.file == nil {
-		return err
-	}
-	e := &Error{Code: code, Err: err}
-	if f := c.file; f != nil && f.refused != nil && int32(code) == f.refusedCode {
-		e.Cause = f.refused
+	e := &Error{Code: sqlite.ErrCode(err), Err: err}
+	if f := c.file; f != nil && e.Code != sqlite.ResultOK {
+		switch {
+		case f.broken != nil:
+			e.Cause = f.broken
+		case f.refused != nil && int32(e.Code) == f.refusedCode:
+			e.Cause = f.refused
+		}
 	}
 	return e
 }

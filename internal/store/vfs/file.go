@@ -14,8 +14,9 @@ import (
 // file is the main database of one connection, the Go side of a sqlite3_file.
 // After the connection is open it belongs to the goroutine that uses the connection.
 type file struct {
-	pages *Pages
-	sink  Sink
+	pages    *Pages
+	sink     Sink
+	maxBytes int64
 
 	opened atomic.Bool // xOpen took it; there is no second time
 	closed bool        // xClose came
@@ -99,8 +100,8 @@ func (f *file) write(b []byte, off int64) (rc int32) {
 	if len(b) != p.pageSize || off < 0 || off&int64(p.pageSize-1) != 0 {
 		return f.refuse(fmt.Errorf("write of %d bytes at %d: the page size of a database cannot change, it is %d", len(b), off, p.pageSize), lib.SQLITE_IOERR_WRITE)
 	}
-	if off+int64(len(b)) > MaxBytes {
-		return f.refuse(fmt.Errorf("%w: %d bytes is the largest database", ErrFull, int64(MaxBytes)), lib.SQLITE_FULL)
+	if off+int64(len(b)) > f.maxBytes {
+		return f.refuse(fmt.Errorf("%w: %d bytes is the largest this database may be", ErrFull, f.maxBytes), lib.SQLITE_FULL)
 	}
 	p.writePage(uint32(off>>p.shift)+1, b)
 	return lib.SQLITE_OK
@@ -224,7 +225,7 @@ func (f *file) interrupted() bool {
 	}
 }
 
-// files finds the file of a sqlite3_file by a small number, without a lock.
+// fileTable finds the file of a sqlite3_file by a small number, without a lock.
 type fileTable struct {
 	tab atomic.Pointer[[]*slot]
 

@@ -109,7 +109,7 @@ func TestCommit(t *testing.T) {
 	}
 	for q, want := range map[string]string{
 		"PRAGMA journal_mode": "memory", "PRAGMA locking_mode": "exclusive", "PRAGMA synchronous": "0", "PRAGMA temp_store": "2",
-		"PRAGMA page_size": "4096", "PRAGMA auto_vacuum": "2", "PRAGMA foreign_keys": "1", "PRAGMA trusted_schema": "0",
+		"PRAGMA page_size": "4096", "PRAGMA auto_vacuum": "0", "PRAGMA foreign_keys": "1", "PRAGMA trusted_schema": "0",
 		"PRAGMA recursive_triggers": "0", "PRAGMA integrity_check": "ok",
 	} {
 		if got := text(t, c, q); got != want {
