@@ -1,0 +1,127 @@
+package value
+
+import (
+	"reflect"
+)
+
+// AppendArgs is [Options.AppendArgs] with the default limits.
+func AppendArgs(dst []byte, args ...any) ([]byte, error) { return Options{}.AppendArgs(dst, args...) }
+
+// AppendArgs encodes an argument list behind dst: one value, an array of the
+// arguments, so that what two of them share stays shared. An error names the
+// argument, from 1, and its Go type; dst comes back unchanged then. See Append.
+func (o Options) AppendArgs(dst []byte, args ...any) ([]byte, error) {
+	e := newEncoder(dst, o)
+	b, err := e.args(args)
+	e.free()
+	if err != nil {
+		return dst, err
+	}
+	return b, nil
+}
+
+func (e *encoder) args(args []any) ([]byte, error) {
+	if err := e.enter(); err != nil {
+		return nil, err
+	}
+	// Two arguments may be the same pointer even if neither's type can hold one twice.
+	sharers := 0
+	for _, a := range args {
+		if a != nil && !planOf(reflect.TypeOf(a)).plain {
+			sharers++
+		}
+	}
+	e.track = sharers > 1
+	e.b = appendHead(e.b, majorArray, uint64(len(args)))
+	for i, a := range args {
+		if err := e.root(a); err != nil {
+			return nil, ofArg(err, i+1, reflect.TypeOf(a))
+		}
+	}
+	return e.finish()
+}
+
+func ofArg(err error, n int, t reflect.Type) error {
+	if e, ok := err.(*Error); ok { //nolint:errorlint // made right here, never wrapped
+		e.Arg = n
+		if t != nil {
+			e.ArgType = t.String()
+		}
+	}
+	return err
+}
+
+// Args reads an argument list one argument after the other. Whether there are
+// too many or too few is the caller's to say: Len tells. Not for concurrent use.
+type Args struct {
+	d    decoder
+	n    int
+	next int
+	err  error
+}
+
+// ReadArgs begins reading with the default limits; see [Options.ReadArgs].
+func ReadArgs(b []byte) (*Args, error) { return Options{}.ReadArgs(b) }
+
+// ReadArgs begins reading an argument list that AppendArgs made. The Args keeps
+// b; what it decodes does not. Errors as NewReader, and ErrSyntax if the value is no array.
+func (o Options) ReadArgs(b []byte) (*Args, error) {
+	a := &Args{}
+	a.d.strict = o.Strict
+	if err := a.d.r.init(b, o); err != nil {
+		return nil, err
+	}
+	var t Token
+	if err := a.d.r.Next(&t); err != nil {
+		return nil, err
+	}
+	if t.Kind != KindArray {
+		return nil, fail(ErrSyntax, "argument list is %s and no array", t.describe())
+	}
+	a.n = t.N
+	return a, nil
+}
+
+// Len is the number of arguments.
+func (a *Args) Len() int { return a.n }
+
+// Next decodes the next argument into the pointer dst. The error is ErrType
+// (does not fit, or no argument is left), or as of Unmarshal, and names the
+// argument and the type wanted; it stays, since what follows can't be found.
+func (a *Args) Next(dst any) error {
+	v := reflect.ValueOf(dst)
+	if v.Kind() != reflect.Pointer || v.IsNil() {
+		return fail(ErrType, "can't decode into %T: need a pointer that is not nil", dst)
+	}
+	return a.NextValue(v.Elem())
+}
+
+// NextValue is Next into a settable reflect.Value.
+func (a *Args) NextValue(v reflect.Value) error {
+	if a.err != nil {
+		return a.err
+	}
+	a.next++
+	var err error
+	if a.next > a.n {
+		err = fail(ErrType, "there are only %d arguments", a.n)
+	} else if v.CanAddr() {
+		err = a.d.top(v.Addr())
+	} else {
+		err = fail(ErrType, "can't decode into what is not settable")
+	}
+	if err != nil {
+		a.err = ofArg(err, a.next, v.Type())
+	}
+	return a.err
+}
+
+// NextAny decodes the next argument as Decode does.
+func (a *Args) NextAny() (any, error) {
+	var x any
+	err := a.NextValue(reflect.ValueOf(&x).Elem())
+	return x, err
+}
+
+// End answers ErrSyntax if bytes follow the argument list or arguments are left.
+func (a *Args) End() error { return a.d.r.End() }
