@@ -1,0 +1,152 @@
+package sim
+
+import (
+	"errors"
+	"io"
+	"math/rand/v2"
+	"os"
+	"sync"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+)
+
+// ErrPowerCut is what every operation on a disk answers after its power was cut.
+var ErrPowerCut = errors.New("sim: the power was cut")
+
+// Disk is a disk in memory that remembers what was synced. It is a vfs.FS, and
+// safe for concurrent use.
+type Disk struct {
+	vfs.FS // what reading passes through to
+	mem    *vfs.MemFS
+
+	mu  sync.RWMutex // held for reading by every operation, for writing by CutPower
+	cut bool
+}
+
+// NewDisk returns an empty disk.
+func NewDisk() *Disk { return newDisk(vfs.NewCrashableMem()) }
+
+func newDisk(mem *vfs.MemFS) *Disk { return &Disk{FS: mem, mem: mem} }
+
+// CutPower ends the disk: operations that run have ended when it returns, and
+// every later one fails with ErrPowerCut. The disk it returns holds what was
+// synced, and of the blocks and directory entries that were not synced each with
+// a probability of keep percent (0 to 100), drawn from seed.
+func (d *Disk) CutPower(keep int, seed uint64) *Disk {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.cut = true
+	rng := rand.New(rand.NewPCG(seed, 0))
+	return newDisk(d.mem.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: min(max(keep, 0), 100), RNG: rng}))
+}
+
+// do runs one operation unless the power is cut.
+func (d *Disk) do(op func() error) error {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	if d.cut {
+		return ErrPowerCut
+	}
+	return op()
+}
+
+func (d *Disk) file(open func() (vfs.File, error)) (f vfs.File, err error) {
+	err = d.do(func() error {
+		f, err = open()
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &diskFile{File: f, d: d}, nil
+}
+
+// Create implements vfs.FS, as do the methods below.
+func (d *Disk) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
+	return d.file(func() (vfs.File, error) { return d.mem.Create(name, c) })
+}
+
+func (d *Disk) Open(name string, opts ...vfs.OpenOption) (vfs.File, error) {
+	return d.file(func() (vfs.File, error) { return d.mem.Open(name, opts...) })
+}
+
+func (d *Disk) OpenReadWrite(name string, c vfs.DiskWriteCategory, opts ...vfs.OpenOption) (vfs.File, error) {
+	return d.file(func() (vfs.File, error) { return d.mem.OpenReadWrite(name, c, opts...) })
+}
+
+func (d *Disk) OpenDir(name string) (vfs.File, error) {
+	return d.file(func() (vfs.File, error) { return d.mem.OpenDir(name) })
+}
+
+func (d *Disk) ReuseForWrite(oldname, newname string, c vfs.DiskWriteCategory) (vfs.File, error) {
+	return d.file(func() (vfs.File, error) { return d.mem.ReuseForWrite(oldname, newname, c) })
+}
+
+func (d *Disk) Link(oldname, newname string) error {
+	return d.do(func() error { return d.mem.Link(oldname, newname) })
+}
+
+func (d *Disk) Remove(name string) error { return d.do(func() error { return d.mem.Remove(name) }) }
+
+func (d *Disk) RemoveAll(name string) error {
+	return d.do(func() error { return d.mem.RemoveAll(name) })
+}
+
+func (d *Disk) Rename(oldname, newname string) error {
+	return d.do(func() error { return d.mem.Rename(oldname, newname) })
+}
+
+func (d *Disk) MkdirAll(dir string, perm os.FileMode) error {
+	return d.do(func() error { return d.mem.MkdirAll(dir, perm) })
+}
+
+func (d *Disk) Lock(name string) (c io.Closer, err error) {
+	err = d.do(func() error {
+		c, err = d.mem.Lock(name)
+		return err
+	})
+	return c, err
+}
+
+// Unwrap implements vfs.FS: nothing may go around the disk.
+func (d *Disk) Unwrap() vfs.FS { return nil }
+
+type diskFile struct {
+	vfs.File
+	d *Disk
+}
+
+func (f *diskFile) count(op func() (int, error)) (n int, err error) {
+	err = f.d.do(func() error {
+		n, err = op()
+		return err
+	})
+	return n, err
+}
+
+func (f *diskFile) Read(p []byte) (int, error) {
+	return f.count(func() (int, error) { return f.File.Read(p) })
+}
+
+func (f *diskFile) ReadAt(p []byte, off int64) (int, error) {
+	return f.count(func() (int, error) { return f.File.ReadAt(p, off) })
+}
+
+func (f *diskFile) Write(p []byte) (int, error) {
+	return f.count(func() (int, error) { return f.File.Write(p) })
+}
+
+func (f *diskFile) WriteAt(p []byte, off int64) (int, error) {
+	return f.count(func() (int, error) { return f.File.WriteAt(p, off) })
+}
+
+func (f *diskFile) Sync() error     { return f.d.do(f.File.Sync) }
+func (f *diskFile) SyncData() error { return f.d.do(f.File.SyncData) }
+
+func (f *diskFile) SyncTo(length int64) (full bool, err error) {
+	err = f.d.do(func() error {
+		full, err = f.File.SyncTo(length)
+		return err
+	})
+	return full, err
+}
