@@ -7,7 +7,7 @@ import (
 	"net/http"
 	"reflect"
 	"slices"
-	"sync"
+	"unicode"
 )
 
 // Class is the code of one kind of object, written in Go. Make it with NewClass
@@ -19,7 +19,6 @@ type Class struct {
 	construct func(*State) (any, error)
 	methods   map[string]*Method // by JavaScript name
 	goNames   map[string]*Method
-	byAddress map[uintptr]*Method
 
 	handler       bool
 	handlerMarked bool
@@ -56,7 +55,7 @@ func (f classOptionFunc) applyClass(c *Class) { f(c) }
 func NewClass[T any](name string, construct func(*State) (T, error), opts ...ClassOption) *Class {
 	c := &Class{
 		name: name, typ: reflect.TypeFor[T](),
-		methods: map[string]*Method{}, goNames: map[string]*Method{}, byAddress: map[uintptr]*Method{}, hidden: map[string]bool{},
+		methods: map[string]*Method{}, goNames: map[string]*Method{}, hidden: map[string]bool{},
 	}
 	if construct == nil {
 		c.fail("constructor is nil")
@@ -66,11 +65,16 @@ func NewClass[T any](name string, construct func(*State) (T, error), opts ...Cla
 			if err != nil {
 				return nil, err
 			}
+			if isNil(t) {
+				return nil, Errorf(CodeApplication, "class %s: the constructor returned nil", name)
+			}
 			return t, nil
 		}
 	}
 	if !validClassName(name) {
-		c.fail("class name must be 1 to 128 letters, digits or _, and not begin with a digit")
+		c.name = fmt.Sprintf("%.64q", name)
+		c.fail("a class name is 1 to 128 letters, digits or _, and does not begin with a digit")
+		c.name = name
 	}
 	// Hidden names must be known before the methods are read, marks after it.
 	for _, o := range opts {
@@ -123,7 +127,8 @@ func (h hiddenOption) applyClass(c *Class) {
 }
 
 // Hidden names exported methods (as in Go) that can't be called from outside,
-// and may so have any signature: those of an embedded type, say.
+// and may so have any signature: those of an embedded type, say. Hiding
+// ServeHTTP leaves the class without fetch.
 func Hidden(names ...string) ClassOption { return hiddenOption(names) }
 
 // Err tells everything that is wrong with the class, or nil. The errors are
@@ -145,8 +150,25 @@ func (c *Class) Identity() string { return c.identity }
 // Gated is what GatedEffects set.
 func (c *Class) Gated() bool { return c.gated }
 
-// Construct makes an object's receiver; for internal/host.
-func (c *Class) Construct(s *State) (any, error) { return c.construct(s) }
+// Construct makes an object's receiver; for internal/host. It runs the class's
+// constructor, which may panic.
+func (c *Class) Construct(s *State) (any, error) {
+	if c.construct == nil {
+		return nil, c.Err()
+	}
+	return c.construct(s)
+}
+
+// isNil reports whether an object would be nothing: its methods could only panic.
+func isNil(receiver any) bool {
+	switch v := reflect.ValueOf(receiver); v.Kind() {
+	case reflect.Invalid:
+		return true
+	case reflect.Pointer, reflect.Map, reflect.Func, reflect.Chan, reflect.Interface, reflect.UnsafePointer:
+		return v.IsNil()
+	}
+	return false
+}
 
 // Method finds a method by its JavaScript name, or nil.
 func (c *Class) Method(name string) *Method { return c.methods[name] }
@@ -173,11 +195,9 @@ type Method struct {
 	// Marked reports whether the author allowed a second run (Retryable).
 	Marked bool
 
-	fn     reflect.Value // the method expression: receiver, context, arguments
-	in     []reflect.Type
-	out    reflect.Type // nil: error only
-	copies bool         // guarded by once: arguments or result share memory
-	once   sync.Once
+	fn  reflect.Value // the method expression: receiver, context, arguments
+	in  []reflect.Type
+	out reflect.Type // nil: error only
 }
 
 // signature is the argument types as a person reads them.
@@ -208,7 +228,7 @@ func (m *Method) call(ctx context.Context, receiver any, args Encoded, codec Cod
 	}
 	out := m.fn.Call(in)
 	if err, _ := out[len(out)-1].Interface().(error); err != nil {
-		return nil, err
+		return nil, ownError(codec, err)
 	}
 	if m.out == nil {
 		return nil, nil
@@ -219,7 +239,8 @@ func (m *Method) call(ctx context.Context, receiver any, args Encoded, codec Cod
 func encodeResult(method string, codec Codec, v any) (Encoded, error) {
 	e, err := codec.Marshal(v)
 	if err != nil {
-		return nil, refuse(Errorf(CodeOf(err), "result of %s: %w", method, err))
+		// It comes out of the object's code, unlike arguments that don't fit (SPEC B27).
+		return nil, refuse(Errorf(CodeOf(err), "result of %s: %w", method, err).With(func(e *Error) { e.Remote = true }))
 	}
 	return e, nil
 }
@@ -247,7 +268,7 @@ func (c *Class) readMethods() {
 		c.fail("the constructor must return a type of its own, not the interface %v", t)
 		return
 	}
-	c.handler = t.Implements(handlerType)
+	c.handler = t.Implements(handlerType) && !c.hidden["ServeHTTP"]
 	for i := range t.NumMethod() {
 		m := t.Method(i)
 		if (m.Name == "ServeHTTP" && c.handler) || c.hidden[m.Name] {
@@ -279,7 +300,6 @@ func (c *Class) readMethods() {
 			method.out = m.Type.Out(0)
 		}
 		c.methods[js], c.goNames[m.Name] = method, method
-		c.byAddress[m.Func.Pointer()] = method
 	}
 }
 
@@ -304,16 +324,14 @@ func wrongShape(t reflect.Type) string {
 
 // jsName lowers the leading run of capitals, except one that starts a word.
 func jsName(goName string) string {
-	b := []byte(goName)
-	isUpper := func(c byte) bool { return 'A' <= c && c <= 'Z' }
-	isLower := func(c byte) bool { return 'a' <= c && c <= 'z' }
-	for i := 0; i < len(b) && isUpper(b[i]); i++ {
-		if i > 0 && i+1 < len(b) && isLower(b[i+1]) {
+	r := []rune(goName)
+	for i := 0; i < len(r) && unicode.IsUpper(r[i]); i++ {
+		if i > 0 && i+1 < len(r) && unicode.IsLower(r[i+1]) {
 			break
 		}
-		b[i] += 'a' - 'A'
+		r[i] = unicode.ToLower(r[i])
 	}
-	return string(b)
+	return string(r)
 }
 
 func validClassName(s string) bool {

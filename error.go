@@ -113,7 +113,7 @@ func (d *Delivery) UnmarshalText(b []byte) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("unknown delivery state %q", b)
+	return fmt.Errorf("unknown delivery state %.64q", b)
 }
 
 // Error is the one error type of limpet. Calls fail with nothing else. An Error
@@ -157,7 +157,8 @@ type Error struct {
 	// or empty.
 	RequestID string
 	// Fields are the own properties of a method's error that are not covered by
-	// the fields above; nil when there are none.
+	// the fields above; nil when there are none. They arrive as dynamic values
+	// (see Undefined); one that can't be carried is left out.
 	Fields map[string]any
 	// Cause is what led to the failure, or nil; Unwrap returns it. It does not
 	// cross the border between caller and object.
@@ -220,10 +221,22 @@ func DeliveryOf(err error) Delivery {
 }
 
 // Errorf makes an *Error with a code; the message is formatted as by fmt.Errorf,
-// and an operand of %w becomes the cause.
+// and an operand of %w becomes the cause (of several, a cause that wraps all).
 func Errorf(code Code, format string, args ...any) *Error {
 	err := fmt.Errorf(format, args...)
-	return &Error{Code: code, Message: err.Error(), Cause: errors.Unwrap(err)}
+	cause := errors.Unwrap(err)
+	if _, several := err.(interface{ Unwrap() []error }); several { //nolint:errorlint // what Errorf itself made
+		cause = err
+	}
+	return &Error{Code: code, Message: err.Error(), Cause: cause}
+}
+
+// invalid refuses what a caller gave before anything was sent. name is the error
+// class that JavaScript has for it.
+func invalid(name, format string, args ...any) *Error {
+	e := Errorf(CodeInvalidArgument, format, args...)
+	e.Name, e.Delivery = name, DeliveryNone
+	return e
 }
 
 // With returns e after change was applied to it. It exists so that an error can
@@ -271,31 +284,82 @@ func (r refusal) Error() string { return r.err.Error() }
 func (r refusal) Unwrap() error { return r.err }
 
 // UnknownMethodError is the failure of a call for which the object's class has
-// no method (SPEC C30).
+// no method, or whose name is reserved (SPEC B20, C30, C31).
 func UnknownMethodError(object ID, method string) *Error {
+	text := fmt.Sprintf("The RPC receiver does not implement the method %.200q.", method)
+	if _, ok := reserved[method]; ok {
+		text = fmt.Sprintf("'%s' is a reserved method and cannot be called over RPC.", method)
+	}
 	return &Error{
-		Code: CodeUnknownMethod, Name: "TypeError", Delivery: DeliveryReceived, Remote: true, byLimpet: true, ObjectID: object.String(),
-		Message: fmt.Sprintf("The RPC receiver does not implement the method %q.", method),
+		Code: CodeUnknownMethod, Name: "TypeError", Message: text,
+		Delivery: DeliveryReceived, Remote: true, byLimpet: true, ObjectID: object.String(),
 	}
 }
 
+// ownError is what a Runner returns for an error of the method: err itself, or,
+// if it has fields, err with a copy of them, made as if they had crossed a
+// network. A field that can't be carried is left out: an error that says less is
+// better than none.
+func ownError(codec Codec, err error) (own error) {
+	defer func() {
+		if recover() != nil { // a method of err itself, as in MethodError
+			own = err
+		}
+	}()
+	e, ok := errors.AsType[*Error](err)
+	if !ok || e == nil || len(e.Fields) == 0 {
+		return err
+	}
+	copies := make(map[string]any, len(e.Fields))
+	for k, v := range e.Fields {
+		enc, failure := codec.Marshal(v)
+		if failure != nil {
+			continue
+		}
+		var c any
+		if codec.Unmarshal(enc, &c) == nil {
+			copies[k] = c
+		}
+	}
+	return fieldsCopied{err, copies}
+}
+
+// fieldsCopied is a method's error with fields that nobody else holds.
+type fieldsCopied struct {
+	error
+	fields map[string]any
+}
+
+func (f fieldsCopied) Unwrap() error { return f.error }
+
 // MethodError turns the error that a Runner returned into what its caller sees
 // (SPEC C26, C7): the text, code, name and fields are the method's own, the
-// delivery is received and Remote is set. Nothing of err itself is shared.
-func MethodError(object ID, err error) *Error {
+// delivery is received and Remote is set. The cause stays behind. Nothing is
+// shared with an error that a Runner of this package returned; of another, the
+// values in Fields are. An error whose own methods panic gives that as its text.
+func MethodError(object ID, err error) (out *Error) {
 	if r, ok := err.(refusal); ok { //nolint:errorlint // exactly what the Runner returned, not what the method wrapped
 		e := r.err.Clone()
 		e.Delivery, e.ObjectID, e.byLimpet = DeliveryReceived, object.String(), true
 		return e
 	}
-	out := &Error{
-		Code: CodeApplication, Message: err.Error(), Delivery: DeliveryReceived,
-		Remote: true, ObjectID: object.String(),
+	out = &Error{Code: CodeApplication, Delivery: DeliveryReceived, Remote: true, ObjectID: object.String()}
+	defer func() {
+		if p := recover(); p != nil { // a nil pointer in an error interface, mostly
+			out.Message = fmt.Sprintf("error of type %T, which can't be read: %v", err, p)
+		}
+	}()
+	fields, copied := err.(fieldsCopied) //nolint:errorlint // as above
+	if copied {
+		err = fields.error
 	}
+	out.Message = err.Error()
 	if e, ok := errors.AsType[*Error](err); ok {
 		out.Code, out.Name = e.CodeOrDefault(), e.Name
 		out.Retryable, out.Overloaded = e.Retryable, e.Overloaded
-		out.Fields = maps.Clone(e.Fields)
+		if out.Fields = fields.fields; !copied {
+			out.Fields = maps.Clone(e.Fields)
+		}
 	}
 	return out
 }

@@ -66,7 +66,7 @@ func checkJurisdiction(j string) error {
 			return nil
 		}
 	}
-	return Errorf(CodeInvalidArgument, "unknown jurisdiction %.64q: must be eu, us, fedramp or fedramp-high", j)
+	return invalid("TypeError", "unknown jurisdiction %.64q: must be eu, us, fedramp or fedramp-high", j)
 }
 
 // idSpace makes and checks the IDs of one namespace.
@@ -99,10 +99,10 @@ func (s *idSpace) complete(head [16]byte, jurisdiction string) ID {
 
 func (s *idSpace) fromName(name, jurisdiction string) (ID, error) {
 	if len(name) > MaxNameBytes {
-		return ID{}, Errorf(CodeInvalidArgument, "object name of %d bytes is too long: the limit is %d bytes", len(name), MaxNameBytes)
+		return ID{}, invalid("TypeError", "object name of %d bytes is too long: the limit is %d bytes", len(name), MaxNameBytes)
 	}
 	if !utf8.ValidString(name) {
-		return ID{}, Errorf(CodeInvalidArgument, "object name %.64q is not valid UTF-8", name)
+		return ID{}, invalid("TypeError", "object name %.64q is not valid UTF-8", name)
 	}
 	id := s.complete(s.mac([]byte(name), jurisdiction), jurisdiction)
 	id.name, id.named = name, true
@@ -119,10 +119,10 @@ func (s *idSpace) unique(jurisdiction string) ID {
 func (s *idSpace) fromString(text string) (ID, error) {
 	var raw [32]byte
 	if len(text) != 64 {
-		return ID{}, Errorf(CodeInvalidArgument, "Invalid Durable Object ID: must be 64 hex digits")
+		return ID{}, errMalformedID()
 	}
 	if _, err := hex.Decode(raw[:], []byte(text)); err != nil {
-		return ID{}, Errorf(CodeInvalidArgument, "Invalid Durable Object ID: must be 64 hex digits")
+		return ID{}, errMalformedID()
 	}
 	j, ok := s.owns(raw)
 	if !ok {
@@ -146,8 +146,12 @@ func (s *idSpace) owns(raw [32]byte) (jurisdiction string, ok bool) {
 	return "", false
 }
 
+func errMalformedID() error {
+	return invalid("TypeError", "Invalid Durable Object ID: must be 64 hex digits")
+}
+
 func errForeignID() error {
-	return Errorf(CodeInvalidArgument, "Durable Object ID is not valid for this namespace.")
+	return invalid("TypeError", "Durable Object ID is not valid for this namespace.")
 }
 
 func hexDigit(c byte) (d byte, ok bool) {

@@ -23,8 +23,8 @@ func (i Identity) IsZero() bool { return i == Identity{} }
 // Created is CreatedMS as a time in UTC.
 func (i Identity) Created() time.Time { return time.UnixMilli(i.CreatedMS).UTC() }
 
-// String is the nonce as 32 hex digits, "-" and the creation time in hex; empty
-// for the zero Identity. ParseIdentity reads it back.
+// String is the nonce as 32 hex digits, "-" and the creation time in hex, in
+// lower case; empty for the zero Identity. ParseIdentity reads it back.
 func (i Identity) String() string {
 	if i.IsZero() {
 		return ""
@@ -32,10 +32,14 @@ func (i Identity) String() string {
 	return fmt.Sprintf("%s-%x", hex.EncodeToString(i.Nonce[:]), uint64(i.CreatedMS))
 }
 
-// ParseIdentity reads what String wrote. The error is CodeInvalidArgument.
+// ParseIdentity reads what String wrote: the empty string is the zero Identity.
+// The error is CodeInvalidArgument.
 func ParseIdentity(s string) (Identity, error) {
 	var id Identity
 	var ms uint64
+	if s == "" {
+		return Identity{}, nil
+	}
 	if len(s) < 34 || len(s) > 49 || s[32] != '-' {
 		return Identity{}, Errorf(CodeInvalidArgument, "invalid call identity %.64q: must be 32 hex digits, \"-\" and a hex time", s)
 	}
@@ -50,5 +54,8 @@ func ParseIdentity(s string) (Identity, error) {
 		ms = ms<<4 | uint64(d)
 	}
 	id.CreatedMS = int64(ms)
+	if id.IsZero() {
+		return Identity{}, Errorf(CodeInvalidArgument, "invalid call identity %q: all zeros stand for none", s)
+	}
 	return id, nil
 }

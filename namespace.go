@@ -12,8 +12,17 @@ import (
 // Namespace is the objects of one class that share one space of names. It makes
 // IDs and stubs; making them starts no object (SPEC A5). T is the receiver's own
 // type (*Cart), an interface of its methods for code that lives elsewhere, or
-// any for dynamic calls only. It is safe for concurrent use.
+// any for dynamic calls only. It is safe for concurrent use. What is made from
+// the zero Namespace has an error that says so.
 type Namespace[T any] struct{ ns *namespace }
+
+// in is what a Namespace stands for, also if it is the zero one.
+func (n Namespace[T]) in() *namespace {
+	if n.ns == nil {
+		return &namespace{binding: &Binding{}, err: invalid("", "the Namespace is zero: take one from limpet.NamespaceOf and look at its error")}
+	}
+	return n.ns
+}
 
 type namespace struct {
 	binding      *Binding
@@ -30,6 +39,9 @@ type namespace struct {
 // CodeUnknownNamespace, and with CodeInvalidArgument when the class is written in
 // Go and T is neither its type, nor an interface that it implements, nor any.
 func NamespaceOf[T any](r Resolver, binding string) (Namespace[T], error) {
+	if r == nil {
+		return Namespace[T]{}, invalid("", "namespace %.200q: the Resolver is nil", binding)
+	}
 	b, err := r.Binding(binding)
 	if err != nil {
 		return Namespace[T]{}, err
@@ -37,10 +49,10 @@ func NamespaceOf[T any](r Resolver, binding string) (Namespace[T], error) {
 	t := reflect.TypeFor[T]()
 	if b.Class != nil && t != b.Class.typ {
 		if t.Kind() != reflect.Interface {
-			return Namespace[T]{}, Errorf(CodeInvalidArgument, "namespace %s: its class %s is a %v, not a %v", binding, b.Class.name, b.Class.typ, t)
+			return Namespace[T]{}, invalid("", "namespace %s: its class %s is a %v, not a %v", binding, b.Class.name, b.Class.typ, t)
 		}
 		if !b.Class.typ.Implements(t) {
-			return Namespace[T]{}, Errorf(CodeInvalidArgument, "namespace %s: its class %s (%v) does not implement %v", binding, b.Class.name, b.Class.typ, t)
+			return Namespace[T]{}, invalid("", "namespace %s: its class %s (%v) does not implement %v", binding, b.Class.name, b.Class.typ, t)
 		}
 	}
 	return Namespace[T]{&namespace{binding: b, ids: newIDSpace(b.ClassIdentity), receiver: t}}, nil
@@ -50,38 +62,44 @@ func NamespaceOf[T any](r Resolver, binding string) (Namespace[T], error) {
 // jurisdiction for ever (SPEC A3). Names are 0 to 32 KiB of valid UTF-8; another
 // one is CodeInvalidArgument.
 func (n Namespace[T]) IDFromName(name string) (ID, error) {
-	if n.ns.err != nil {
-		return ID{}, n.ns.err
+	ns := n.in()
+	if ns.err != nil {
+		return ID{}, ns.err
 	}
-	return n.ns.ids.fromName(name, n.ns.jurisdiction)
+	return ns.ids.fromName(name, ns.jurisdiction)
 }
 
 // NewUniqueID is the ID of a new object that has no name (SPEC A4). It is zero
 // if the namespace has an error.
 func (n Namespace[T]) NewUniqueID() ID {
-	if n.ns.err != nil {
+	ns := n.in()
+	if ns.err != nil {
 		return ID{}
 	}
-	return n.ns.ids.unique(n.ns.jurisdiction)
+	return ns.ids.unique(ns.jurisdiction)
 }
 
 // IDFromString reads the 64 hex digits of an ID, in either case (SPEC A8). It
 // fails with CodeInvalidArgument when they are malformed, or not of this
 // namespace. The ID has no name (SPEC A9).
 func (n Namespace[T]) IDFromString(digits string) (ID, error) {
-	if n.ns.err != nil {
-		return ID{}, n.ns.err
+	ns := n.in()
+	if ns.err != nil {
+		return ID{}, ns.err
 	}
-	id, err := n.ns.ids.fromString(digits)
+	id, err := ns.ids.fromString(digits)
+	if err == nil {
+		err = ns.checkJurisdiction(id.jurisdiction)
+	}
 	if err != nil {
 		return ID{}, err
 	}
-	return id, n.ns.checkJurisdiction(id.jurisdiction)
+	return id, nil
 }
 
 func (n *namespace) checkJurisdiction(j string) error {
 	if n.jurisdiction != "" && j != n.jurisdiction {
-		return Errorf(CodeInvalidArgument, "get called on jurisdictional subnamespace with an ID from a different jurisdiction")
+		return invalid("TypeError", "get called on jurisdictional subnamespace with an ID from a different jurisdiction")
 	}
 	return nil
 }
@@ -91,12 +109,13 @@ func (n *namespace) checkJurisdiction(j string) error {
 // or a second jurisdiction on top of a first, is an error of every stub made
 // from it. Retry defaults carry over.
 func (n Namespace[T]) Jurisdiction(j string) Namespace[T] {
-	sub := &namespace{binding: n.ns.binding, ids: n.ns.ids, receiver: n.ns.receiver, jurisdiction: j, err: n.ns.err}
+	ns := n.in()
+	sub := &namespace{binding: ns.binding, ids: ns.ids, receiver: ns.receiver, jurisdiction: j, err: ns.err}
 	if sub.err == nil {
 		sub.err = checkJurisdiction(j)
 	}
-	if sub.err == nil && n.ns.jurisdiction != "" && n.ns.jurisdiction != j {
-		sub.err = Errorf(CodeInvalidArgument, "jurisdiction %s asked of the sub-namespace of %s", j, n.ns.jurisdiction)
+	if sub.err == nil && ns.jurisdiction != "" && ns.jurisdiction != j {
+		sub.err = invalid("TypeError", "jurisdiction %s asked of the sub-namespace of %s", j, ns.jurisdiction)
 	}
 	return Namespace[T]{sub}
 }
@@ -106,20 +125,22 @@ func (n Namespace[T]) Jurisdiction(j string) Namespace[T] {
 // fails with it without an attempt.
 func (n Namespace[T]) Named(name string, opts ...StubOption) *Stub[T] {
 	id, err := n.IDFromName(name)
-	return newStub[T](n.ns, id, err, false, opts)
+	return newStub[T](n.in(), id, err, false, opts)
 }
 
 // Get is a stub of the object with an ID. An ID of another namespace or, on a
 // sub-namespace, of another jurisdiction is refused (SPEC A20, A23), in Stub.Err
 // and by every call.
 func (n Namespace[T]) Get(id ID, opts ...StubOption) *Stub[T] {
-	return newStub[T](n.ns, id, n.ns.admit(id), false, opts)
+	ns := n.in()
+	return newStub[T](ns, id, ns.admit(id), false, opts)
 }
 
 // Existing is Get for an object that must be there: if it was never created
 // and has no data, calls fail with CodeNoSuchObject and nothing is created.
 func (n Namespace[T]) Existing(id ID, opts ...StubOption) *Stub[T] {
-	return newStub[T](n.ns, id, n.ns.admit(id), true, opts)
+	ns := n.in()
+	return newStub[T](ns, id, ns.admit(id), true, opts)
 }
 
 func (n *namespace) admit(id ID) error {
@@ -127,7 +148,7 @@ func (n *namespace) admit(id ID) error {
 		return n.err
 	}
 	if id.IsZero() {
-		return Errorf(CodeInvalidArgument, "namespace %s: the ID is zero", n.binding.Name)
+		return invalid("TypeError", "namespace %s: the ID is zero; take one from the namespace", n.binding.Name)
 	}
 	j, ok := n.ids.owns(id.raw)
 	if !ok {
@@ -142,11 +163,12 @@ type methodRef struct {
 	err  error  // the expression is no method of T
 	// argsPlain and resultPlain: handed over by assignment, no copy needed.
 	argsPlain, resultPlain bool
+	noResult               bool // the method returns an error only
 }
 
-// methodOf finds the method that a method expression names. plain tells, once
-// per method, whether its arguments and result share memory.
-func (n *namespace) methodOf(m any, plain func(Codec) (args, result bool)) *methodRef {
+// methodOf finds the method that a method expression names. describe, called once
+// per method, tells whether its arguments and result share memory.
+func (n *namespace) methodOf(m any, describe func(*methodRef, Codec)) *methodRef {
 	address := reflect.ValueOf(m).Pointer()
 	if known := n.methods.Load(); known != nil {
 		if ref := (*known)[address]; ref != nil {
@@ -156,7 +178,7 @@ func (n *namespace) methodOf(m any, plain func(Codec) (args, result bool)) *meth
 	ref := &methodRef{}
 	ref.name, ref.err = n.nameOf(m, address)
 	if ref.err == nil {
-		ref.argsPlain, ref.resultPlain = plain(n.binding.Codec)
+		describe(ref, n.binding.Codec)
 	}
 	n.writing.Lock()
 	defer n.writing.Unlock()
@@ -169,70 +191,77 @@ func (n *namespace) methodOf(m any, plain func(Codec) (args, result bool)) *meth
 	return ref
 }
 
-// nameOf resolves a method expression: by address among the class's methods, or
-// by the function's own name for interfaces and generic types, whose functions
-// are wrappers.
+// nameOf resolves a method expression to the JavaScript name, or refuses it: a
+// function that is not exactly a method of T must not pass for one, since the
+// name decides whether a call may run twice.
 func (n *namespace) nameOf(m any, address uintptr) (string, error) {
-	t := reflect.TypeOf(m)
 	if reflect.ValueOf(m).IsNil() {
-		return "", Errorf(CodeInvalidArgument, "the method of a call is nil")
+		return "", invalid("", "the method of a call is nil: pass a method expression such as (%v).Method", n.receiver)
 	}
-	if c := n.binding.Class; c != nil && n.receiver == c.typ {
-		if method := c.byAddress[address]; method != nil && method.fn.Type() == t {
-			return method.Name, nil
-		}
+	goName := n.goNameOf(reflect.TypeOf(m), address)
+	if goName == "" {
+		return "", invalid("", "%s is no method of %v: pass a method expression such as (%v).Method", functionName(address), n.receiver, n.receiver)
 	}
-	full := functionName(address)
-	owner, goName := full, ""
-	if i := strings.LastIndexByte(full, '.'); i >= 0 {
-		owner, goName = full[:i], full[i+1:]
+	c := n.binding.Class
+	if c == nil {
+		return jsName(goName), nil
 	}
-	notMethod := func() error {
-		return Errorf(CodeInvalidArgument, "%s is no method of %v: pass a method expression such as (%v).Method", full, n.receiver, n.receiver)
+	method := c.goNames[goName]
+	if method == nil {
+		return "", invalid("", "%v.%s can't be called: the class %s hides it (limpet.Hidden)", n.receiver, goName, c.name)
 	}
-	decl, ok := n.receiver.MethodByName(goName)
-	if !ok || !ownerIs(owner, n.receiver) || !sameCall(t, decl.Type, n.receiver) {
-		return "", notMethod()
-	}
-	if c := n.binding.Class; c != nil {
-		method := c.goNames[goName]
-		if method == nil {
-			return "", Errorf(CodeInvalidArgument, "%v.%s can't be called (limpet.Hidden)", n.receiver, goName)
-		}
-		return method.Name, nil
-	}
-	return jsName(goName), nil
+	return method.Name, nil
 }
 
-// ownerIs reports whether a function name's owner part ("pkg.(*T)", "pkg.T",
-// "pkg.(*T[...])") is the type t.
-func ownerIs(owner string, t reflect.Type) bool {
-	star := t.Kind() == reflect.Pointer
-	if star {
-		t = t.Elem()
+// goNameOf is the name of the method of T that the function of type t at an
+// address is, or empty. Methods of types have addresses that can be compared.
+// The method expressions of an interface are functions that only their names
+// tell apart; a literal has another name, and t says which interface it is.
+func (n *namespace) goNameOf(t reflect.Type, address uintptr) string {
+	if n.receiver.Kind() != reflect.Interface {
+		for i := range n.receiver.NumMethod() {
+			if m := n.receiver.Method(i); m.Func.Pointer() == address && m.Type == t {
+				return m.Name
+			}
+		}
+		return ""
 	}
+	full := functionName(address)
+	i := strings.LastIndexByte(full, '.')
+	if i < 0 {
+		return ""
+	}
+	decl, ok := n.receiver.MethodByName(full[i+1:])
+	if !ok || !ownerIs(full[:i], n.receiver) || !sameCall(t, decl.Type, n.receiver) {
+		return ""
+	}
+	return decl.Name
+}
+
+// ownerIs reports whether the owner part of a function's name ("path/pkg.T",
+// "path/pkg.T[...]", "path/pkg.T·1" of a type declared in a function) is the
+// interface type t.
+func ownerIs(owner string, t reflect.Type) bool {
 	name := t.Name()
 	if i := strings.IndexByte(name, '['); i >= 0 {
 		name = name[:i] + "[...]"
 	}
-	if star {
-		return strings.HasSuffix(owner, ".(*"+name+")")
+	owner = owner[strings.LastIndexByte(owner, '/')+1:]
+	_, owner, _ = strings.Cut(owner, ".")
+	if i := strings.LastIndex(owner, "·"); i >= 0 {
+		owner = owner[:i]
 	}
-	return strings.HasSuffix(owner, "."+name)
+	return name != "" && owner == name
 }
 
-// sameCall reports whether the method expression type expr is the method type
-// decl on receiver; decl has no receiver if that is an interface.
+// sameCall reports whether the method expression type expr is the method decl,
+// which has no receiver of its own, of the interface type receiver.
 func sameCall(expr, decl, receiver reflect.Type) bool {
-	skip := 1
-	if receiver.Kind() == reflect.Interface {
-		skip = 0
-	}
-	if expr.NumIn() != decl.NumIn()-skip+1 || expr.NumOut() != decl.NumOut() || expr.In(0) != receiver {
+	if expr.NumIn() != decl.NumIn()+1 || expr.NumOut() != decl.NumOut() || expr.In(0) != receiver {
 		return false
 	}
 	for i := 1; i < expr.NumIn(); i++ {
-		if expr.In(i) != decl.In(i-1+skip) {
+		if expr.In(i) != decl.In(i-1) {
 			return false
 		}
 	}

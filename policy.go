@@ -31,10 +31,10 @@ func DefaultRetryPolicy() RetryPolicy {
 // before Timeout (SPEC D21).
 func (p RetryPolicy) Validate() error {
 	if p.MaxRetries < 0 || p.MaxRetries > MaxMaxRetries {
-		return Errorf(CodeInvalidArgument, "retry.maxRetries must be an integer between 0 and %d, got %d", MaxMaxRetries, p.MaxRetries)
+		return invalid("RangeError", "retry.maxRetries must be an integer between 0 and %d, got %d", MaxMaxRetries, p.MaxRetries)
 	}
 	if p.Timeout < MinRetryTimeout || p.Timeout > MaxRetryTimeout || p.Timeout%time.Millisecond != 0 {
-		return Errorf(CodeInvalidArgument, "retry.timeoutMs must be an integer between %d and %d, got %v",
+		return invalid("RangeError", "retry.timeoutMs must be an integer between %d and %d, got %v",
 			MinRetryTimeout.Milliseconds(), MaxRetryTimeout.Milliseconds(), p.Timeout)
 	}
 	return nil
@@ -45,7 +45,7 @@ func (p RetryPolicy) With(opts ...StubOption) (RetryPolicy, error) {
 	o := stubOptions{policy: p}
 	for _, opt := range opts {
 		if opt == nil {
-			return p, Errorf(CodeInvalidArgument, "a stub option is nil")
+			return p, invalid("TypeError", "a stub option is nil")
 		}
 		opt.applyStub(&o)
 	}

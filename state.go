@@ -2,7 +2,11 @@ package limpet
 
 import (
 	"context"
+	"fmt"
 	"iter"
+	"maps"
+	"slices"
+	"unicode/utf8"
 )
 
 // Incarnation is one life of an object in memory, as State sees it: the seam to
@@ -40,6 +44,8 @@ type Incarnation interface {
 // is given back by returning, by a call through a stub or by Await, are one
 // atomic commit; whatever leaves the object afterwards waits until that commit
 // is durable (SPEC H2).
+//
+// Only limpet makes one; methods of a zero State panic.
 type State struct{ in Incarnation }
 
 // NewState is for internal/host.
@@ -60,7 +66,14 @@ func (s *State) KV() *KV { return &KV{in: s.in} }
 // panics; that error is then Transaction's (SPEC H25). Transactions nest. Inside
 // fn stub calls, Await and BlockConcurrencyWhile are refused, since they would
 // give the object away half-done.
-func (s *State) Transaction(fn func() error) error { return s.in.Transaction(fn) }
+func (s *State) Transaction(fn func() error) error {
+	if fn == nil {
+		return nilFunction("Transaction")
+	}
+	return s.in.Transaction(fn)
+}
+
+func nilFunction(of string) error { return invalid("TypeError", "%s: the function is nil", of) }
 
 // Sync ends the turn's commit and returns when all writes of the object so far
 // are durable. Other events may run meanwhile.
@@ -72,6 +85,9 @@ func (s *State) Sync(ctx context.Context) error { return s.in.Sync(ctx) }
 // not use the State. When Await returns, other events may have changed the
 // object.
 func (s *State) Await(ctx context.Context, fn func(context.Context) error) error {
+	if fn == nil {
+		return nilFunction("Await")
+	}
 	return s.in.Await(ctx, fn)
 }
 
@@ -80,6 +96,9 @@ func (s *State) Await(ctx context.Context, fn func(context.Context) error) error
 // returns an error or panics, or takes longer than 30 s, the object is reset
 // (SPEC H5, C35, C36).
 func (s *State) BlockConcurrencyWhile(ctx context.Context, fn func(context.Context) error) error {
+	if fn == nil {
+		return nilFunction("BlockConcurrencyWhile")
+	}
 	return s.in.BlockConcurrencyWhile(ctx, fn)
 }
 
@@ -116,11 +135,14 @@ func AllowUnconfirmed() PutOption {
 	return putOptionFunc(func(o *putOptions) { o.unconfirmed = true })
 }
 
-func putOptionsOf(opts []PutOption) (o putOptions) {
+func putOptionsOf(opts []PutOption) (o putOptions, err error) {
 	for _, f := range opts {
+		if f == nil {
+			return o, invalid("TypeError", "a put option is nil")
+		}
 		f.applyPut(&o)
 	}
-	return o
+	return o, nil
 }
 
 // Get reads the value under key into the pointer, and reports whether there is
@@ -142,37 +164,52 @@ func (kv *KV) Has(key string) (bool, error) {
 	return ok, err
 }
 
-// Put writes a value. A value that limpet can't carry (a channel, a function) is
-// CodeInvalidArgument naming its path; a nil interface is refused as SPEC H22
-// refuses undefined.
+// Put writes a value; nil is JavaScript's null. A value that limpet can't carry
+// (a channel, a function) is CodeInvalidArgument naming its path, and so are
+// Undefined{} (SPEC H22) and a key that is not valid UTF-8.
 func (kv *KV) Put(key string, value any, opts ...PutOption) error {
+	o, err := putOptionsOf(opts)
+	if err != nil {
+		return err
+	}
+	b, err := kv.encode(key, value, "")
+	if err != nil {
+		return err
+	}
+	return kv.in.Put(key, b, o.unconfirmed)
+}
+
+func (kv *KV) encode(key string, value any, where string) ([]byte, error) {
+	if !utf8.ValidString(key) {
+		return nil, invalid("TypeError", "put %.200q: the key is not valid UTF-8", key)
+	}
 	if _, ok := value.(Undefined); ok {
-		return Errorf(CodeInvalidArgument, "put() called with undefined value.").With(func(e *Error) { e.Name = "TypeError" })
+		return nil, invalid("TypeError", "put() called with undefined value%s.", where)
 	}
 	b, err := kv.in.Codec().Marshal(value)
 	if err != nil {
-		return keyError("put", key, err)
+		return nil, keyError("put", key, err)
 	}
-	return kv.in.Put(key, b, putOptionsOf(opts).unconfirmed)
+	return b, nil
 }
 
-// PutMany writes all entries, or none if one can't be encoded.
+// PutMany writes all entries, in the order of their keys, or none if one is
+// refused as by Put or fails.
 func (kv *KV) PutMany(entries map[string]any, opts ...PutOption) error {
-	enc := make(map[string][]byte, len(entries))
-	for k, v := range entries {
-		if _, ok := v.(Undefined); ok {
-			return Errorf(CodeInvalidArgument, "put() called with undefined value under key %.200q.", k).With(func(e *Error) { e.Name = "TypeError" })
-		}
-		b, err := kv.in.Codec().Marshal(v)
-		if err != nil {
-			return keyError("put", k, err)
-		}
-		enc[k] = b
+	o, err := putOptionsOf(opts)
+	if err != nil {
+		return err
 	}
-	o := putOptionsOf(opts)
+	keys := slices.Sorted(maps.Keys(entries))
+	values := make([][]byte, len(keys))
+	for i, k := range keys {
+		if values[i], err = kv.encode(k, entries[k], fmt.Sprintf(" under key %.200q", k)); err != nil {
+			return err
+		}
+	}
 	return kv.in.Transaction(func() error {
-		for k, b := range enc {
-			if err := kv.in.Put(k, b, o.unconfirmed); err != nil {
+		for i, k := range keys {
+			if err := kv.in.Put(k, values[i], o.unconfirmed); err != nil {
 				return err
 			}
 		}
@@ -182,13 +219,17 @@ func (kv *KV) PutMany(entries map[string]any, opts ...PutOption) error {
 
 // Delete removes the value under key and reports whether there was one.
 func (kv *KV) Delete(key string, opts ...PutOption) (bool, error) {
-	n, err := kv.in.Delete([]string{key}, putOptionsOf(opts).unconfirmed)
+	n, err := kv.DeleteMany([]string{key}, opts...)
 	return n > 0, err
 }
 
 // DeleteMany removes the values under keys and returns how many there were.
 func (kv *KV) DeleteMany(keys []string, opts ...PutOption) (int, error) {
-	return kv.in.Delete(keys, putOptionsOf(opts).unconfirmed)
+	o, err := putOptionsOf(opts)
+	if err != nil {
+		return 0, err
+	}
+	return kv.in.Delete(keys, o.unconfirmed)
 }
 
 // DeleteAll removes everything. It is refused inside Transaction (SPEC H25).
@@ -224,8 +265,12 @@ func NewListEntry(key string, value []byte, codec Codec) ListEntry {
 }
 
 // Decode reads the value into the pointer. It may be called at any time after
-// List gave the entry.
+// List gave the entry. The entry that comes with an error of List has no value;
+// Decode says so with CodeInvalidArgument.
 func (e ListEntry) Decode(into any) error {
+	if e.codec == nil {
+		return invalid("", "the entry has no value: it came with an error of List, which says why")
+	}
 	if err := e.codec.Unmarshal(e.value, into); err != nil {
 		return keyError("list", e.Key, err)
 	}
@@ -243,12 +288,11 @@ func (kv *KV) List(o ListOptions) iter.Seq2[ListEntry, error] {
 }
 
 func (o ListOptions) validate() error {
-	typeError := func(e *Error) { e.Name = "TypeError" }
 	if o.Limit < 0 {
-		return Errorf(CodeInvalidArgument, "List limit must be positive.").With(typeError)
+		return invalid("TypeError", "List limit must be positive.")
 	}
 	if o.Start != "" && o.StartAfter != "" {
-		return Errorf(CodeInvalidArgument, "list() cannot be called with both start and startAfter values.").With(typeError)
+		return invalid("TypeError", "list() cannot be called with both start and startAfter values.")
 	}
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"reflect"
 	"sync"
 	"sync/atomic"
 )
@@ -11,7 +12,8 @@ import (
 // Stub is a caller's handle to one object, with its retry policy. It outlives
 // eviction and restarts of the object (SPEC B7); a call under which the object
 // was reset breaks it, and then every call fails with that error at once: make
-// a fresh one (SPEC B5). It is safe for concurrent use.
+// a fresh one (SPEC B5). It is safe for concurrent use. Stubs come from a
+// Namespace; calls of a nil or zero Stub fail.
 type Stub[T any] struct{ s stub }
 
 type stub struct {
@@ -45,6 +47,9 @@ func (s *Stub[T]) Policy() RetryPolicy { return s.s.policy }
 // object was reset under a call), or nil. With an error every call fails with it
 // and nothing is sent.
 func (s *Stub[T]) Err() error {
+	if s == nil || s.s.ns == nil {
+		return invalid("", "the Stub is nil or zero: make one with Namespace.Named, Get or Existing")
+	}
 	if s.s.err != nil {
 		return s.s.err
 	}
@@ -57,8 +62,8 @@ func (s *Stub[T]) Err() error {
 // Invoke calls a method by its JavaScript name. The result is a dynamic value
 // (nil for none); see the list at Undefined.
 func (s *Stub[T]) Invoke(ctx context.Context, method string, args ...any) (any, error) {
-	if err := s.Err(); err != nil {
-		return nil, failed(err)
+	if err := s.ready(ctx); err != nil {
+		return nil, err
 	}
 	codec := s.s.ns.binding.Codec
 	enc, err := codec.Args(args...)
@@ -77,10 +82,11 @@ func (s *Stub[T]) Invoke(ctx context.Context, method string, args ...any) (any, 
 }
 
 // InvokeEncoded is Invoke with arguments and result in limpet's format; for
-// limpet's doors. No result is nil.
+// limpet's doors. No result is nil. args must not be changed afterwards: an
+// attempt may still read them when InvokeEncoded has returned.
 func (s *Stub[T]) InvokeEncoded(ctx context.Context, method string, args Encoded) (Encoded, error) {
-	if err := s.Err(); err != nil {
-		return nil, failed(err)
+	if err := s.ready(ctx); err != nil {
+		return nil, err
 	}
 	c := &dynamicCall{args: args}
 	s.s.fill(&c.CallSpec, KindMethod, method)
@@ -89,10 +95,22 @@ func (s *Stub[T]) InvokeEncoded(ctx context.Context, method string, args Encoded
 	if err != nil || out == nil {
 		return nil, err
 	}
-	if e, ok := out.(Encoded); ok {
-		return e, nil
+	e, ok := out.(Encoded)
+	if !ok {
+		return nil, undecodable(method, Errorf(CodeInternal, "unexpected %T", out))
 	}
-	return encodeResult(method, s.s.ns.binding.Codec, out)
+	return e, nil
+}
+
+// ready refuses a call that can't even be tried. The error is an *Error.
+func (s *Stub[T]) ready(ctx context.Context) error {
+	if err := s.Err(); err != nil {
+		return failed(err)
+	}
+	if ctx == nil {
+		return invalid("", "the context of a call is nil")
+	}
+	return nil
 }
 
 // Fetch sends a request to the object's http.Handler and follows redirects on
@@ -104,33 +122,35 @@ func (s *Stub[T]) InvokeEncoded(ctx context.Context, method string, args Encoded
 // The call is retried only if the body can be sent again: there is none, or
 // Request.GetBody is set, as http.NewRequest does for byte and string readers
 // (SPEC G.1).
-func (s *Stub[T]) Fetch(req *http.Request) (*http.Response, error) { return s.s.fetch(req, true) }
+func (s *Stub[T]) Fetch(req *http.Request) (*http.Response, error) { return s.fetch(req, true) }
 
 // RoundTrip is Fetch without following redirects, and makes a stub an
 // http.RoundTripper.
 func (s *Stub[T]) RoundTrip(req *http.Request) (*http.Response, error) {
-	return s.s.fetch(req, false)
+	return s.fetch(req, false)
 }
 
-func (s *stub) fetch(req *http.Request, follow bool) (*http.Response, error) {
-	if s.err == nil {
-		if e := s.broken.Load(); e == nil {
-			c := &CallSpec{}
-			s.fill(c, KindFetch, "")
-			resp, err := s.ns.binding.Caller.Fetch(req.Context(), c, req, follow)
-			if err != nil {
-				return nil, s.note(err)
-			}
-			return resp, nil
+func (s *Stub[T]) fetch(req *http.Request, follow bool) (*http.Response, error) {
+	if req == nil {
+		return nil, invalid("", "the request of a fetch is nil")
+	}
+	err := s.Err()
+	if err == nil && (req.URL == nil || req.URL.Scheme == "" || req.URL.Host == "") {
+		err = invalid("TypeError", "Invalid URL: %.200q: must be absolute, as in http://object/path", req.URL)
+	}
+	if err != nil {
+		if req.Body != nil {
+			_ = req.Body.Close() // the contract of http.RoundTripper; nothing was read
 		}
+		return nil, failed(err)
 	}
-	if req.Body != nil {
-		_ = req.Body.Close() // the contract of http.RoundTripper; nothing was read
+	c := &CallSpec{}
+	s.s.fill(c, KindFetch, "")
+	resp, err := s.s.ns.binding.Caller.Fetch(req.Context(), c, req, follow)
+	if err != nil {
+		return nil, s.s.note(err)
 	}
-	if s.err != nil {
-		return nil, failed(s.err)
-	}
-	return nil, failed(s.broken.Load())
+	return resp, nil
 }
 
 func (s *stub) fill(c *CallSpec, kind CallKind, method string) {
@@ -146,24 +166,26 @@ func (s *stub) call(ctx context.Context, c *CallSpec) (any, error) {
 	return out, nil
 }
 
-// note breaks the stub if the failure is one that does.
+// note breaks the stub if the failure is one that does. The first one stays.
 func (s *stub) note(err error) error {
 	if BreaksStub(err) {
 		if e, ok := errors.AsType[*Error](err); ok {
-			s.broken.CompareAndSwap(nil, e)
+			s.broken.CompareAndSwap(nil, e.Clone())
 		}
 	}
 	return err
 }
 
-// failed is the error of a call that was not even tried.
+// failed is the error of a call that was not even tried. On a broken stub it is
+// the failure that broke it (SPEC B5), except that what it says of delivery is
+// about this call: nothing was sent.
 func failed(err error) error {
 	e, ok := errors.AsType[*Error](err)
 	if !ok {
 		return Errorf(CodeInternal, "%w", err).With(func(e *Error) { e.Delivery = DeliveryNone })
 	}
 	e = e.Clone()
-	e.Delivery, e.Attempts = DeliveryNone, 0
+	e.Delivery, e.Attempts, e.Identity = DeliveryNone, 0, ""
 	return e
 }
 
@@ -178,6 +200,9 @@ type dynamicCall struct {
 }
 
 func (c *dynamicCall) Run(ctx context.Context, receiver any) (any, error) {
+	if c.Binding.Class == nil {
+		return nil, refuse(Errorf(CodeInternal, "call of %.200q: the class of namespace %s is not here", c.Method, c.Binding.Name))
+	}
 	m := c.Binding.Class.Method(c.Method)
 	if m == nil {
 		return nil, refuse(UnknownMethodError(c.Object, c.Method))
@@ -196,8 +221,9 @@ func (c *dynamicCall) Size() int              { return len(c.args) }
 type typedArgs[T, R any] interface {
 	// apply calls m, a method expression of the list's shape.
 	apply(m any, receiver T, ctx context.Context) (R, error)
-	// pointers appends a pointer to each argument.
+	// pointers appends a pointer to each argument, values the arguments.
 	pointers(to []any) []any
+	values(to []any) []any
 }
 
 // typedCall is a call through a method expression.
@@ -215,28 +241,37 @@ type typedCall[T, R, P any, A interface {
 }
 
 func (c *typedCall[T, R, P, A]) Run(ctx context.Context, receiver any) (any, error) {
-	args := c.args
+	object, ok := receiver.(T)
+	if !ok {
+		return nil, refuse(Errorf(CodeInternal, "call of %s: the object is a %T, not a %v", c.Method, receiver, reflect.TypeFor[T]()))
+	}
+	args := A(&c.args) // only read: apply passes them by value
 	if !c.ref.argsPlain {
-		var fresh P // arguments of its own for each attempt
-		if err := c.Binding.Codec.DecodeArgs(c.enc, A(&fresh).pointers(nil)...); err != nil {
+		args = new(P) // arguments of its own for each attempt
+		if err := c.Binding.Codec.DecodeArgs(c.enc, args.pointers(nil)...); err != nil {
 			return nil, refuse(Errorf(CodeOf(err), "%s: %w", c.Method, err))
 		}
-		args = fresh
 	}
-	r, err := A(&args).apply(c.method, receiver.(T), ctx)
+	r, err := args.apply(c.method, object, ctx)
+	switch {
+	case err != nil:
+		return nil, ownError(c.Binding.Codec, err)
+	case c.ref.noResult:
+		return nil, nil
+	case c.ref.resultPlain:
+		return r, nil
+	}
+	// Not "return encodeResult(…)": a nil Encoded in an interface is not nil.
+	enc, err := encodeResult(c.Method, c.Binding.Codec, r)
 	if err != nil {
 		return nil, err
 	}
-	if c.ref.resultPlain {
-		return r, nil
-	}
-	return encodeResult(c.Method, c.Binding.Codec, r)
+	return enc, nil
 }
 
 func (c *typedCall[T, R, P, A]) Args() (Encoded, error) {
 	c.encode.Do(func() {
-		values := A(&c.args).pointers(nil)
-		c.enc, c.encErr = c.Binding.Codec.Args(values...)
+		c.enc, c.encErr = c.Binding.Codec.Args(A(&c.args).values(nil)...)
 	})
 	return c.enc, c.encErr
 }
@@ -245,7 +280,27 @@ func (c *typedCall[T, R, P, A]) Size() int {
 	if !c.ref.argsPlain {
 		return len(c.enc)
 	}
-	return 0 // plain arguments are held by value in the call itself
+	return int(reflect.TypeFor[P]().Size()) + textIn(reflect.ValueOf(&c.args).Elem())
+}
+
+// textIn is the bytes of all strings in a plain value: all that it holds outside
+// of itself.
+func textIn(v reflect.Value) (n int) {
+	switch v.Kind() {
+	case reflect.String:
+		return v.Len()
+	case reflect.Struct:
+		for i := range v.NumField() {
+			n += textIn(v.Field(i))
+		}
+	case reflect.Array:
+		if k := v.Type().Elem().Kind(); k == reflect.String || k == reflect.Struct || k == reflect.Array {
+			for i := range v.Len() {
+				n += textIn(v.Index(i))
+			}
+		}
+	}
+	return n
 }
 
 // invoke makes a typed call.
@@ -253,16 +308,10 @@ func invoke[T, R, P any, A interface {
 	*P
 	typedArgs[T, R]
 }](ctx context.Context, s *Stub[T], method any, args P) (r R, err error) {
-	if err := s.Err(); err != nil {
-		return r, failed(err)
+	if err := s.ready(ctx); err != nil {
+		return r, err
 	}
-	ref := s.s.ns.methodOf(method, func(codec Codec) (argsPlain, resultPlain bool) {
-		argsPlain = true
-		for _, p := range A(new(P)).pointers(nil) {
-			argsPlain = argsPlain && codec.Plain(p)
-		}
-		return argsPlain, codec.Plain(new(R))
-	})
+	ref := s.s.ns.methodOf(method, describe[T, R, P, A])
 	if ref.err != nil {
 		return r, failed(ref.err)
 	}
@@ -275,7 +324,7 @@ func invoke[T, R, P any, A interface {
 		}
 	}
 	out, err := s.s.call(ctx, &c.CallSpec)
-	if err != nil || out == nil {
+	if err != nil || out == nil || ref.noResult {
 		return r, err
 	}
 	if v, ok := out.(R); ok && ref.resultPlain {
@@ -288,10 +337,24 @@ func invoke[T, R, P any, A interface {
 	if len(e) == 0 {
 		return r, nil
 	}
-	if err := s.s.ns.binding.Codec.Unmarshal(e, &r); err != nil {
+	v := new(R) // a pointer to r would put r on the heap for every call
+	if err := s.s.ns.binding.Codec.Unmarshal(e, v); err != nil {
 		return r, undecodable(ref.name, err)
 	}
-	return r, nil
+	return *v, nil
+}
+
+// describe tells what is handed over by assignment.
+func describe[T, R, P any, A interface {
+	*P
+	typedArgs[T, R]
+}](ref *methodRef, codec Codec) {
+	ref.argsPlain = true
+	for _, p := range A(new(P)).pointers(nil) {
+		ref.argsPlain = ref.argsPlain && codec.Plain(p)
+	}
+	_, ref.noResult = any(new(R)).(*none)
+	ref.resultPlain = !ref.noResult && codec.Plain(new(R))
 }
 
 // none is the result of a method that returns only an error.
