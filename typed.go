@@ -27,6 +27,7 @@ func (*doArgs0[T]) apply(m any, receiver T, ctx context.Context) (none, error) {
 }
 
 func (*doArgs0[T]) pointers(to []any) []any { return to }
+func (*doArgs0[T]) values(to []any) []any   { return to }
 
 // Do1 calls a method with one argument.
 func Do1[T, A any](ctx context.Context, s *Stub[T], method func(T, context.Context, A) error, a A) error {
@@ -43,6 +44,7 @@ func (p *doArgs1[T, A]) apply(m any, receiver T, ctx context.Context) (none, err
 }
 
 func (p *doArgs1[T, A]) pointers(to []any) []any { return append(to, &p.a) }
+func (p *doArgs1[T, A]) values(to []any) []any   { return append(to, p.a) }
 
 // Do2 calls a method with two arguments.
 func Do2[T, A, B any](ctx context.Context, s *Stub[T], method func(T, context.Context, A, B) error, a A, b B) error {
@@ -60,6 +62,7 @@ func (p *doArgs2[T, A, B]) apply(m any, receiver T, ctx context.Context) (none, 
 }
 
 func (p *doArgs2[T, A, B]) pointers(to []any) []any { return append(to, &p.a, &p.b) }
+func (p *doArgs2[T, A, B]) values(to []any) []any   { return append(to, p.a, p.b) }
 
 // Do3 calls a method with three arguments.
 func Do3[T, A, B, C any](ctx context.Context, s *Stub[T], method func(T, context.Context, A, B, C) error, a A, b B, c C) error {
@@ -78,6 +81,7 @@ func (p *doArgs3[T, A, B, C]) apply(m any, receiver T, ctx context.Context) (non
 }
 
 func (p *doArgs3[T, A, B, C]) pointers(to []any) []any { return append(to, &p.a, &p.b, &p.c) }
+func (p *doArgs3[T, A, B, C]) values(to []any) []any   { return append(to, p.a, p.b, p.c) }
 
 // Do4 calls a method with four arguments.
 func Do4[T, A, B, C, D any](ctx context.Context, s *Stub[T], method func(T, context.Context, A, B, C, D) error, a A, b B, c C, d D) error {
@@ -97,6 +101,7 @@ func (p *doArgs4[T, A, B, C, D]) apply(m any, receiver T, ctx context.Context) (
 }
 
 func (p *doArgs4[T, A, B, C, D]) pointers(to []any) []any { return append(to, &p.a, &p.b, &p.c, &p.d) }
+func (p *doArgs4[T, A, B, C, D]) values(to []any) []any   { return append(to, p.a, p.b, p.c, p.d) }
 
 // Do5 calls a method with five arguments.
 func Do5[T, A, B, C, D, E any](ctx context.Context, s *Stub[T], method func(T, context.Context, A, B, C, D, E) error, a A, b B, c C, d D, e E) error {
@@ -118,6 +123,9 @@ func (p *doArgs5[T, A, B, C, D, E]) apply(m any, receiver T, ctx context.Context
 
 func (p *doArgs5[T, A, B, C, D, E]) pointers(to []any) []any {
 	return append(to, &p.a, &p.b, &p.c, &p.d, &p.e)
+}
+func (p *doArgs5[T, A, B, C, D, E]) values(to []any) []any {
+	return append(to, p.a, p.b, p.c, p.d, p.e)
 }
 
 // Do6 calls a method with six arguments.
@@ -142,6 +150,9 @@ func (p *doArgs6[T, A, B, C, D, E, F]) apply(m any, receiver T, ctx context.Cont
 func (p *doArgs6[T, A, B, C, D, E, F]) pointers(to []any) []any {
 	return append(to, &p.a, &p.b, &p.c, &p.d, &p.e, &p.f)
 }
+func (p *doArgs6[T, A, B, C, D, E, F]) values(to []any) []any {
+	return append(to, p.a, p.b, p.c, p.d, p.e, p.f)
+}
 
 // Call calls a method with no arguments.
 func Call[T, R any](ctx context.Context, s *Stub[T], method func(T, context.Context) (R, error)) (R, error) {
@@ -155,6 +166,7 @@ func (*callArgs0[T, R]) apply(m any, receiver T, ctx context.Context) (R, error)
 }
 
 func (*callArgs0[T, R]) pointers(to []any) []any { return to }
+func (*callArgs0[T, R]) values(to []any) []any   { return to }
 
 // Call1 calls a method with one argument.
 func Call1[T, A, R any](ctx context.Context, s *Stub[T], method func(T, context.Context, A) (R, error), a A) (R, error) {
@@ -170,6 +182,7 @@ func (p *callArgs1[T, A, R]) apply(m any, receiver T, ctx context.Context) (R, e
 }
 
 func (p *callArgs1[T, A, R]) pointers(to []any) []any { return append(to, &p.a) }
+func (p *callArgs1[T, A, R]) values(to []any) []any   { return append(to, p.a) }
 
 // Call2 calls a method with two arguments.
 func Call2[T, A, B, R any](ctx context.Context, s *Stub[T], method func(T, context.Context, A, B) (R, error), a A, b B) (R, error) {
@@ -186,6 +199,7 @@ func (p *callArgs2[T, A, B, R]) apply(m any, receiver T, ctx context.Context) (R
 }
 
 func (p *callArgs2[T, A, B, R]) pointers(to []any) []any { return append(to, &p.a, &p.b) }
+func (p *callArgs2[T, A, B, R]) values(to []any) []any   { return append(to, p.a, p.b) }
 
 // Call3 calls a method with three arguments.
 func Call3[T, A, B, C, R any](ctx context.Context, s *Stub[T], method func(T, context.Context, A, B, C) (R, error), a A, b B, c C) (R, error) {
@@ -203,6 +217,7 @@ func (p *callArgs3[T, A, B, C, R]) apply(m any, receiver T, ctx context.Context)
 }
 
 func (p *callArgs3[T, A, B, C, R]) pointers(to []any) []any { return append(to, &p.a, &p.b, &p.c) }
+func (p *callArgs3[T, A, B, C, R]) values(to []any) []any   { return append(to, p.a, p.b, p.c) }
 
 // Call4 calls a method with four arguments.
 func Call4[T, A, B, C, D, R any](ctx context.Context, s *Stub[T], method func(T, context.Context, A, B, C, D) (R, error), a A, b B, c C, d D) (R, error) {
@@ -222,6 +237,9 @@ func (p *callArgs4[T, A, B, C, D, R]) apply(m any, receiver T, ctx context.Conte
 
 func (p *callArgs4[T, A, B, C, D, R]) pointers(to []any) []any {
 	return append(to, &p.a, &p.b, &p.c, &p.d)
+}
+func (p *callArgs4[T, A, B, C, D, R]) values(to []any) []any {
+	return append(to, p.a, p.b, p.c, p.d)
 }
 
 // Call5 calls a method with five arguments.
@@ -244,6 +262,9 @@ func (p *callArgs5[T, A, B, C, D, E, R]) apply(m any, receiver T, ctx context.Co
 func (p *callArgs5[T, A, B, C, D, E, R]) pointers(to []any) []any {
 	return append(to, &p.a, &p.b, &p.c, &p.d, &p.e)
 }
+func (p *callArgs5[T, A, B, C, D, E, R]) values(to []any) []any {
+	return append(to, p.a, p.b, p.c, p.d, p.e)
+}
 
 // Call6 calls a method with six arguments.
 func Call6[T, A, B, C, D, E, F, R any](ctx context.Context, s *Stub[T], method func(T, context.Context, A, B, C, D, E, F) (R, error), a A, b B, c C, d D, e E, f F) (R, error) {
@@ -265,4 +286,7 @@ func (p *callArgs6[T, A, B, C, D, E, F, R]) apply(m any, receiver T, ctx context
 
 func (p *callArgs6[T, A, B, C, D, E, F, R]) pointers(to []any) []any {
 	return append(to, &p.a, &p.b, &p.c, &p.d, &p.e, &p.f)
+}
+func (p *callArgs6[T, A, B, C, D, E, F, R]) values(to []any) []any {
+	return append(to, p.a, p.b, p.c, p.d, p.e, p.f)
 }
