@@ -148,7 +148,7 @@ func (j *jsonWriter) value(t *Token) error {
 func (j *jsonWriter) again(n int) error {
 	for _, o := range j.open {
 		if o == n {
-			return fail(ErrType, "value contains itself: JSON has no cycles (limit: none at all); read it with a client that carries limpet's own format")
+			return fail(ErrType, "value contains itself, and JSON has no form for cycles")
 		}
 	}
 	back, err := j.r.reread(n)
