@@ -26,7 +26,9 @@ type PageChange struct {
 //
 // A panic in one of them is stopped at the callback: the transaction is reverted
 // (after Publish: it stands), the statement fails with *PanicError where SQLite
-// still can fail, and the connection is broken.
+// still can fail, and the connection is broken: who runs commits through Conn.Raw
+// asks Conn.Broken after each. runtime.Goexit in one of them goes on through
+// SQLite; after it, only Conn.Discard is left.
 type Sink interface {
 	// Admit decides on a commit. An error refuses it: SQLite rolls the
 	// transaction back, the statement fails, and Conn.Explain gives the error.

@@ -3,6 +3,7 @@ package vfs
 import (
 	"errors"
 	"fmt"
+	"math/rand/v2"
 
 	"modernc.org/libc"
 	lib "modernc.org/sqlite/lib"
@@ -42,8 +43,8 @@ type Options struct {
 	CachePages int
 	// AutoVacuum is used when the database is created, and ignored later.
 	AutoVacuum AutoVacuum
-	// MaxBytes is the size in bytes that the database must not pass; what
-	// would fails with ErrFull. 0, and anything larger, means MaxBytes.
+	// MaxBytes is the size in bytes beyond which the database must not grow; what
+	// would make it fails with ErrFull. 0, and anything larger, means MaxBytes.
 	MaxBytes int64
 }
 
@@ -73,12 +74,12 @@ func Open(p *Pages, sink Sink, opt Options) (*Conn, error) {
 	if err := d.register(); err != nil {
 		return nil, err
 	}
-	f := &file{pages: p, sink: sink, maxBytes: MaxBytes}
+	f := &file{pages: p, sink: sink, maxBytes: MaxBytes, token: rand.Uint64()}
 	if opt.MaxBytes > 0 {
 		f.maxBytes = min(opt.MaxBytes, MaxBytes)
 	}
 	n := d.files.add(f)
-	raw, err := sqlite.OpenConn("file:"+fileName(n)+"?vfs="+d.name, sqlite.OpenReadWrite, sqlite.OpenCreate, sqlite.OpenURI)
+	raw, err := sqlite.OpenConn("file:"+fileName(n, f.token)+"?vfs="+d.name, sqlite.OpenReadWrite, sqlite.OpenCreate, sqlite.OpenURI)
 	if err != nil {
 		d.files.remove(n, true)
 		return nil, fmt.Errorf("open database: %w", errors.Join(err, f.refused))
@@ -272,11 +273,14 @@ func (c *Conn) Exec(query string, args ...any) error {
 		_ = st.Reset()
 		_ = st.ClearBindings()
 	}
+	if err == nil && c.file.broken != nil { // Publish panicked, where SQLite could not fail
+		err = sqlite.ResultIOErr.ToError()
+	}
 	return c.Explain(err)
 }
 
 // MemoryUsed returns the bytes SQLite holds for this connection: page cache,
-// schema and statements. Its fixed part of some 20 KiB is not in it.
+// schema and statements. Its fixed part of some 30 KiB is not in it.
 func (c *Conn) MemoryUsed() int64 {
 	f := c.file
 	if f == nil {

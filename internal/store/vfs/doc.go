@@ -31,8 +31,9 @@
 //	  FCNTL_SYNC              told from that of a commit by Pager.changeCountDone. What
 //	                          still differs is restored from the undo list; Sink.Abandon
 //	                          if the commit had been admitted
-//	ROLLBACK that failed (out of memory):
-//	  xUnlock(NONE)           the undo list restores everything, Sink.Abandon
+//	ROLLBACK that failed (out of memory, journal_mode=OFF): SQLite tells nothing, drops its
+//	cache, and reads anew with the next statement:
+//	  xRead 16 bytes at 24    the undo list restores everything, Sink.Abandon
 //
 // A transaction that wrote no page sends COMMIT_PHASETWO alone; one whose pages
 // are equal in the end neither admits nor publishes.

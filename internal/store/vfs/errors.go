@@ -24,6 +24,8 @@ var (
 	ErrClosed = errors.New("connection is closed")
 	// ErrMalformed: a page diff or an image does not follow the format.
 	ErrMalformed = errors.New("malformed page diff or image")
+
+	errGoexit = errors.New("runtime.Goexit")
 )
 
 // Error is an error of SQLite with the reason that this package or the Sink

@@ -18,6 +18,7 @@ type file struct {
 	sink     Sink
 	maxBytes int64
 
+	token  uint64      // part of the file's name
 	opened atomic.Bool // xOpen took it; there is no second time
 	closed bool        // xClose came
 	broken error       // all I/O fails from now on
@@ -25,6 +26,8 @@ type file struct {
 	admitted bool // Admit said yes, and neither Publish nor Abandon followed
 	prepared bool // change is what PHASETWO makes final
 	change   Change
+
+	inSink bool // a method of the sink is running
 
 	refused     error // what the last callback failed with
 	refusedCode int32 // and the code SQLite was given for it
@@ -43,7 +46,7 @@ func (f *file) refuse(err error, code int32) int32 {
 	return code
 }
 
-// fail restores the pages as of the last commit and lets no I/O through any more.
+// fail restores the pages as of the last commit and lets no I/O through from now on.
 func (f *file) fail(err error) {
 	if f.broken != nil {
 		return
@@ -54,22 +57,28 @@ func (f *file) fail(err error) {
 	f.abandon()
 }
 
-// abandon tells the sink that an admitted commit is not made. A sink that panics here
-// has already been told.
+// abandon tells the sink that an admitted commit is not made. A sink that
+// panics here has been told.
 func (f *file) abandon() {
 	if !f.admitted {
 		return
 	}
 	f.admitted = false
+	f.inSink = true
 	f.sink.Abandon()
+	f.inSink = false
 }
 
 // stopPanic is deferred in each callback that runs Go code which may panic.
 func (f *file) stopPanic(rc *int32) {
 	v := recover()
 	if v == nil {
-		return
+		if !f.inSink {
+			return
+		}
+		v = errGoexit // goes on unwinding, through SQLite too: Discard is left
 	}
+	f.inSink = false
 	err := &PanicError{Value: v, Stack: debug.Stack()}
 	func() {
 		defer func() { _ = recover() }() // Abandon of a sink that has panicked already
@@ -84,6 +93,11 @@ func (f *file) read(b []byte, off int64) (rc int32) {
 		return f.refuse(f.broken, lib.SQLITE_IOERR_READ)
 	}
 	defer f.stopPanic(&rc)
+	if off == 24 && len(b) == 16 && f.pages.InTransaction() {
+		// SQLite begins to read anew, as it does at first and when a rollback failed:
+		// it has dropped its cache and wants to know from these bytes if the file changed.
+		f.giveUp()
+	}
 	if n := f.pages.readAt(b, off); n < len(b) {
 		clear(b[n:])
 		return lib.SQLITE_IOERR_SHORT_READ
@@ -100,10 +114,11 @@ func (f *file) write(b []byte, off int64) (rc int32) {
 	if len(b) != p.pageSize || off < 0 || off&int64(p.pageSize-1) != 0 {
 		return f.refuse(fmt.Errorf("write of %d bytes at %d: the page size of a database cannot change, it is %d", len(b), off, p.pageSize), lib.SQLITE_IOERR_WRITE)
 	}
-	if off+int64(len(b)) > f.maxBytes {
+	pgno := uint32(off>>p.shift) + 1
+	if off+int64(len(b)) > f.maxBytes && pgno > p.committed {
 		return f.refuse(fmt.Errorf("%w: %d bytes is the largest this database may be", ErrFull, f.maxBytes), lib.SQLITE_FULL)
 	}
-	p.writePage(uint32(off>>p.shift)+1, b)
+	p.writePage(pgno, b)
 	return lib.SQLITE_OK
 }
 
@@ -128,24 +143,27 @@ func (f *file) sync(commit bool, dbSize uint32) (rc int32) {
 	}
 	defer f.stopPanic(&rc)
 	p := f.pages
-	f.prepared = false
-	f.abandon()
 	if !commit {
-		p.restore()
+		f.giveUp()
 		return lib.SQLITE_OK
 	}
+	f.prepared = false
+	f.abandon()
 	f.refused, f.refusedCode = nil, 0
+	if dbSize > 0 {
+		if err := p.header(p.first(), dbSize); err != nil {
+			return f.refuse(fmt.Errorf("commit refused: %w", err), lib.SQLITE_IOERR_FSYNC)
+		}
+	}
 	if p.count < dbSize {
 		return f.refuse(fmt.Errorf("%w: commit at %d pages, the file has %d", ErrCorrupt, dbSize, p.count), lib.SQLITE_CORRUPT)
 	}
-	if dbSize > 0 {
-		if err := p.header(p.first(), dbSize); err != nil {
-			return f.refuse(err, lib.SQLITE_CORRUPT)
-		}
-	}
 	p.prepare(&f.change, dbSize)
 	if len(f.change.Pages) > 0 || f.change.PageCountAfter != f.change.PageCountBefore {
-		if err := f.sink.Admit(&f.change); err != nil {
+		f.inSink = true
+		err := f.sink.Admit(&f.change)
+		f.inSink = false
+		if err != nil {
 			return f.refuse(fmt.Errorf("commit refused: %w", err), refusalCode(err))
 		}
 		f.admitted = true
@@ -193,21 +211,25 @@ func (f *file) phaseTwo() {
 	f.change.Pages = f.change.Pages[:0]
 	if f.admitted {
 		f.admitted = false
+		f.inSink = true
 		f.sink.Publish()
+		f.inSink = false
 	}
 }
 
-// unlock is xUnlock to no lock at all. SQLite does that with changes in the
-// file only when its rollback failed; it then forgets its cache and reads anew.
+// unlock is xUnlock to no lock at all: no transaction goes on. In exclusive
+// locking mode SQLite does not call it before it closes.
 func (f *file) unlock() (rc int32) {
-	if f.broken != nil {
-		return lib.SQLITE_OK
-	}
 	defer f.stopPanic(&rc)
+	f.giveUp()
+	return lib.SQLITE_OK
+}
+
+// giveUp drops what SQLite left of a transaction that is over.
+func (f *file) giveUp() {
 	f.prepared = false
 	f.abandon()
 	f.pages.restore()
-	return lib.SQLITE_OK
 }
 
 func (f *file) close() {

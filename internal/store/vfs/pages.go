@@ -141,6 +141,7 @@ func (p *Pages) Load(r io.Reader, pageCount uint32) error {
 	p.Release()
 	for pgno := uint32(1); pgno <= pageCount; pgno++ {
 		b := p.newPage(pgno)
+		p.count, p.committed = pgno, pgno
 		if _, err := io.ReadFull(r, b); err != nil {
 			p.Release()
 			return fmt.Errorf("load page %d of %d: %w", pgno, pageCount, err)
@@ -149,7 +150,6 @@ func (p *Pages) Load(r io.Reader, pageCount uint32) error {
 		p.table[pgno-1].sum = s
 		p.sum ^= s
 	}
-	p.count, p.committed = pageCount, pageCount
 	return nil
 }
 
@@ -445,8 +445,8 @@ func (p *Pages) forgetUndo() {
 	p.undo = p.undo[:0]
 }
 
-// header checks what page 1 says of itself, b being its image: the page size,
-// and the page count that a commit leaves.
+// header checks what page 1 says of the database, b being its image: the page
+// size, the journal mode, and the page count, which must be count.
 func (p *Pages) header(b []byte, count uint32) error {
 	size := int(binary.BigEndian.Uint16(b[16:]))
 	if size == 1 {
@@ -454,6 +454,9 @@ func (p *Pages) header(b []byte, count uint32) error {
 	}
 	if size != p.pageSize {
 		return fmt.Errorf("page size %d in the header, %d in the store: the page size of a database cannot change", size, p.pageSize)
+	}
+	if b[18] != 1 || b[19] != 1 { // would be there for good, and no connection could open it
+		return fmt.Errorf("file format %d/%d in bytes 18 and 19 of the header, must be 1: a database cannot be in WAL mode", b[18], b[19])
 	}
 	if n := binary.BigEndian.Uint32(b[28:]); n != count {
 		return fmt.Errorf("%w: %d pages in the header, %d in the database", ErrCorrupt, n, count)

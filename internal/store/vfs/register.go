@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"sync"
 	"unsafe"
 
@@ -116,8 +117,22 @@ func (d *driver) tryRegister() error {
 	return nil
 }
 
-// fileName is the name under which SQLite opens file number n.
-func fileName(n uint32) string { return "o" + strconv.FormatUint(uint64(n), 10) }
+// fileName is the name under which SQLite opens file number n: "o7-" and its
+// token, which an ATTACH by another connection cannot guess.
+func fileName(n uint32, token uint64) string {
+	return "o" + strconv.FormatUint(uint64(n), 10) + "-" + strconv.FormatUint(token, 16)
+}
+
+// parseFileName is the inverse of fileName.
+func parseFileName(s string) (n uint32, token uint64, ok bool) {
+	num, tok, ok := strings.Cut(s, "-")
+	if !ok || len(num) < 2 || num[0] != 'o' {
+		return 0, 0, false
+	}
+	i, err1 := strconv.ParseUint(num[1:], 10, 32)
+	token, err2 := strconv.ParseUint(tok, 16, 64)
+	return uint32(i), token, err1 == nil && err2 == nil
+}
 
 func fileOf(cf uintptr) *file {
 	return theDriver.files.get((*cFile)(unsafe.Pointer(cf)).num)
@@ -132,16 +147,12 @@ func xOpen(tls *libc.TLS, vfs, name, cf uintptr, flags int32, outFlags uintptr) 
 	if flags&lib.SQLITE_OPEN_MAIN_DB == 0 || name == 0 {
 		return lib.SQLITE_CANTOPEN
 	}
-	s := libc.GoString(name)
-	if len(s) < 2 || s[0] != 'o' {
+	n, token, ok := parseFileName(libc.GoString(name))
+	if !ok {
 		return lib.SQLITE_CANTOPEN
 	}
-	n, err := strconv.ParseUint(s[1:], 10, 32)
-	if err != nil {
-		return lib.SQLITE_CANTOPEN
-	}
-	f := theDriver.files.get(uint32(n))
-	if f == nil || f.opened.Swap(true) {
+	f := theDriver.files.get(n)
+	if f == nil || f.token != token || f.opened.Swap(true) {
 		return lib.SQLITE_CANTOPEN
 	}
 	// The Pager stands before the name: "this pointer, then four zero bytes"
@@ -152,7 +163,7 @@ func xOpen(tls *libc.TLS, vfs, name, cf uintptr, flags int32, outFlags uintptr) 
 		f.refuse(errors.New("SQLite's Pager is laid out differently: this version was not tested"), lib.SQLITE_CANTOPEN)
 		return lib.SQLITE_CANTOPEN
 	}
-	c.num = uint32(n)
+	c.num = n
 	c.methods = theDriver.io
 	if outFlags != 0 {
 		*(*int32)(unsafe.Pointer(outFlags)) = flags
@@ -265,10 +276,13 @@ func xFullPathname(_ *libc.TLS, _, name uintptr, n int32, out uintptr) int32 {
 	return lib.SQLITE_OK
 }
 
-// xProgress stops a statement whose event has ended.
-func xProgress(_ *libc.TLS, num uintptr) int32 {
+// xProgress stops a statement whose event has ended. It does not return 1 for
+// that: SQLite asks it once more after a statement has committed, and would then
+// report as interrupted what is done. An interrupt is looked at only while
+// there is something left to do.
+func xProgress(tls *libc.TLS, num uintptr) int32 {
 	if f := theDriver.files.get(uint32(num)); f != nil && f.interrupted() {
-		return 1
+		lib.Xsqlite3_interrupt(tls, f.db)
 	}
 	return 0
 }
