@@ -14,6 +14,7 @@ package value
 // A container ends by itself with its last token.
 type nest struct {
 	stack []frame
+	open  int // containers that are open
 	begun bool
 	limit int
 }
@@ -21,6 +22,7 @@ type nest struct {
 type frame struct {
 	kind frameKind
 	key  bool // an object's next token is a key
+	free bool // is no level of its own: an error's fields
 	left int  // tokens to come (an object's and a map's pairs count two)
 }
 
@@ -36,14 +38,11 @@ const (
 )
 
 func (n *nest) reset(limit int) {
-	n.stack, n.begun, n.limit = n.stack[:0], false, limit
+	n.stack, n.open, n.begun, n.limit = n.stack[:0], 0, false, limit
 }
 
 // done says that the value is complete.
 func (n *nest) done() bool { return n.begun && len(n.stack) == 0 }
-
-// depth is the number of containers that are open.
-func (n *nest) depth() int { return len(n.stack) }
 
 // take admits the token k, with count items or pairs if it is a container.
 func (n *nest) take(k Kind, count int) error {
@@ -98,15 +97,18 @@ func (n *nest) take(k Kind, count int) error {
 		if err := n.push(frame{kind: inErrorTail, left: 2}); err != nil {
 			return err
 		}
-		return n.push(frame{kind: inObject, key: true, left: 2 * count})
+		return n.push(frame{kind: inObject, key: true, free: true, left: 2 * count})
 	}
 	n.pop()
 	return nil
 }
 
 func (n *nest) push(f frame) error {
-	if len(n.stack) >= n.limit {
-		return tooDeep(n.limit)
+	if !f.free {
+		if n.open >= n.limit {
+			return tooDeep(n.limit)
+		}
+		n.open++
 	}
 	n.stack = append(n.stack, f)
 	n.pop()
@@ -115,6 +117,9 @@ func (n *nest) push(f frame) error {
 
 func (n *nest) pop() {
 	for i := len(n.stack) - 1; i >= 0 && n.stack[i].left == 0; i-- {
+		if !n.stack[i].free {
+			n.open--
+		}
 		n.stack = n.stack[:i]
 	}
 }

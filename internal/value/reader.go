@@ -128,13 +128,14 @@ type place struct{ pos, need, nDefs int }
 // The caller reads exactly one value and then calls back.
 func (r *Reader) reread(n int) (place, error) {
 	p := place{pos: r.pos, need: r.need, nDefs: r.nDefs}
-	if len(r.stack) >= r.limit {
+	if r.rereads >= r.limit || r.open >= r.limit {
 		r.err = tooDeep(r.limit)
 		return p, r.err
 	}
-	// What holds the reference may have ended with it; the frame stands on
-	// whatever is open and leaves with its one value.
-	r.stack = append(r.stack, frame{kind: inAgain, left: 1})
+	// What holds the reference may have ended with it, so that nothing is open
+	// on its behalf although its reader still waits: hence rereads has a limit of
+	// its own. The frame leaves with its one value.
+	r.stack = append(r.stack, frame{kind: inAgain, free: true, left: 1})
 	r.pos, r.need, r.nDefs = r.defs[n], 1, n+1
 	r.rereads++
 	return p, nil
