@@ -58,9 +58,12 @@ func (r *recovery) run(ctx context.Context) (ReplayStats, error) {
 	var torn int64     // bytes of the segment of end that are not zero
 	stopped := false
 	sizes := make(map[uint64]int64, len(numbers))
-	for _, number := range numbers {
+	for i, number := range numbers {
 		if err := ctx.Err(); err != nil {
 			return r.stats, context.Cause(ctx)
+		}
+		if r.opt.progress != nil {
+			r.opt.progress(i+1, len(numbers), &r.stats)
 		}
 		if buf, err = r.load(number, buf); err != nil {
 			return r.stats, err

@@ -35,6 +35,8 @@ type logOptions struct {
 	// fullChanged is called when preparing a segment begins to fail, with the
 	// cause, and when it works again, with nil.
 	fullChanged func(error)
+	// progress is called before each segment of a replay, from 1.
+	progress func(segment, of int, stats *ReplayStats)
 }
 
 // segmentLog is the CommitLog of one node: numbered segments, one write and one
