@@ -1,8 +1,15 @@
 package dispatch
 
+import (
+	"time"
+
+	"github.com/limpet-dev/limpet"
+)
+
 // Outcome is how a call ended that was retried at least once (SPEC I3, I4).
 type Outcome uint8
 
+// The outcomes of SPEC I4.
 const (
 	OutcomeRecovered            Outcome = iota // a retry brought the result
 	OutcomeAttemptsExhausted                   // the last attempt allowed was lost too
@@ -20,3 +27,23 @@ var outcomeNames = [...]string{
 
 // String is the name of SPEC I4, such as "attempts_exhausted".
 func (o Outcome) String() string { return outcomeNames[o] }
+
+// Observer hears what is worth counting. Its methods are called on callers'
+// goroutines, must return fast, and are safe for concurrent use. The call gives
+// the labels: Kind, Binding and Method; each redirect hop is a call of its own.
+type Observer interface {
+	// RetryStarted is called for each retry that starts (SPEC I2).
+	RetryStarted(c *limpet.CallSpec)
+	// Outcome is called once for each call that had a retry, with the time since
+	// its first disconnect (SPEC I3).
+	Outcome(c *limpet.CallSpec, o Outcome, since time.Duration)
+	// ReplayRefused is called for each call that will not be retried because its
+	// arguments found no room in the replay memory (SPEC G21, I7).
+	ReplayRefused(c *limpet.CallSpec)
+}
+
+type noObserver struct{}
+
+func (noObserver) RetryStarted(*limpet.CallSpec)                    {}
+func (noObserver) Outcome(*limpet.CallSpec, Outcome, time.Duration) {}
+func (noObserver) ReplayRefused(*limpet.CallSpec)                   {}

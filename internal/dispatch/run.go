@@ -1,0 +1,509 @@
+package dispatch
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/limpet-dev/limpet"
+	"github.com/limpet-dev/limpet/internal/invariant"
+)
+
+// run is one call under way: the shell around its machine. It belongs to the
+// caller's goroutine; attempts on other goroutines get copies of what they need.
+type run struct {
+	e     *Engine
+	ctx   context.Context // the caller's, for the length of the call
+	spec  *limpet.CallSpec
+	fetch *fetch // nil for KindMethod
+	m     machine
+
+	replayable bool // the call may carry an identity (SPEC F2)
+	retries    bool // the sender will retry (SPEC F2)
+	prepared   bool // replay memory was asked for
+	reserved   int64
+
+	first    Transport // of attempt 1 of this hop, if it is known already
+	firstErr error     // why there is none
+	here     *result   // of an attempt made on this goroutine, not yet looked at
+	flight   *flight   // the attempt on another goroutine, or nil
+
+	timer  limpet.Timer
+	armed  bool
+	onTime eventKind
+
+	id          limpet.Identity
+	seenBy      []Boot // where uncertain attempts with id went
+	attempts    int    // of all hops
+	hops        int    // redirects followed
+	uncertain   bool   // an attempt of this hop may have been taken
+	uncertainID limpet.Identity
+	failure     *limpet.Error // of the last attempt
+	original    *limpet.Error
+	abortKnown  *limpet.Error // the transport's word on an attempt that the caller aborted
+
+	value any
+	resp  *http.Response
+	err   error
+}
+
+// result is what an attempt brought.
+type result struct {
+	value      any
+	resp       *http.Response
+	err        error
+	unsent     bool // it failed before a transport had it
+	identified bool // it carried the identity
+	boot       Boot
+	cancel     context.CancelCauseFunc // of the attempt's context, if it has its own
+}
+
+// flight is an attempt on a goroutine of the engine.
+type flight struct {
+	results chan result
+	cancel  context.CancelCauseFunc
+}
+
+func newRun(e *Engine, ctx context.Context, c *limpet.CallSpec, replayable bool) *run {
+	return &run{
+		e: e, ctx: ctx, spec: c, m: newMachine(c.Policy, replayable),
+		replayable: replayable, retries: replayable && c.Policy.MaxRetries > 0,
+	}
+}
+
+// call makes a KindMethod call whose first route was asked for already.
+func (r *run) call(start time.Duration) (any, error) {
+	if r.firstErr == nil && !r.first.Lossless() && r.replayable {
+		if err := r.prepare(); err != nil { // SPEC E51, C32: no attempt is made
+			return nil, unsent(err)
+		}
+		if !r.retries {
+			r.step(start, event{kind: evRefused})
+		}
+	}
+	r.do(r.step(start, event{kind: evStart}))
+	v, _, err := r.loop()
+	return v, err
+}
+
+// prepare makes the call ready to be sent again: arguments encoded once, and
+// memory reserved for them if there may be retries (SPEC E4, E51, G20). Without
+// room there will be none (SPEC G21). An error is one of encoding.
+func (r *run) prepare() error {
+	if r.prepared || r.spec.Kind != limpet.KindMethod {
+		return nil
+	}
+	r.prepared = true
+	if _, err := r.spec.Runner.Args(); err != nil {
+		return err
+	}
+	if !r.retries {
+		return nil
+	}
+	n, ok := r.e.replay.reserve(r.spec)
+	if !ok {
+		r.retries = false
+		r.e.observer.ReplayRefused(r.spec)
+	}
+	r.reserved = n
+	return nil
+}
+
+// loop plays events until the call has ended.
+func (r *run) loop() (any, *http.Response, error) {
+	for r.m.state != done {
+		now, ev := r.wait()
+		r.do(r.step(now, ev))
+	}
+	r.disarm()
+	return r.value, r.resp, r.err
+}
+
+func (r *run) step(now time.Duration, ev event) []action {
+	actions := r.m.Step(now, ev)
+	if invariant.Enabled {
+		invariant.CheckFunc(func() error { return r.m.check(now) })
+	}
+	return actions
+}
+
+// wait is the next event. A result goes before everything else.
+func (r *run) wait() (time.Duration, event) {
+	if res := r.here; res != nil {
+		r.here = nil
+		return r.received(*res)
+	}
+	var results chan result
+	if r.flight != nil {
+		results = r.flight.results
+	}
+	var tick <-chan time.Time
+	if r.armed {
+		tick = r.timer.C()
+	}
+	select {
+	case res := <-results:
+		return r.received(res)
+	default:
+	}
+	select {
+	case res := <-results:
+		return r.received(res)
+	case <-tick:
+		r.armed = false
+		return r.e.now(), event{kind: r.onTime}
+	case <-r.ctx.Done():
+		return r.e.now(), event{kind: evAborted}
+	case <-r.e.closing:
+		return r.e.now(), event{kind: evGone}
+	}
+}
+
+// received makes an event of what an attempt brought.
+func (r *run) received(res result) (time.Duration, event) {
+	r.flight = nil
+	r.disarm()
+	now := r.e.now()
+	if res.err == nil {
+		if r.fetch == nil {
+			release(res.cancel)
+			r.value = res.value
+			return now, event{kind: evSucceeded}
+		}
+		r.resp = bind(res.resp, res.cancel)
+		return now, r.answered()
+	}
+	release(res.cancel)
+	if r.ctx.Err() != nil && isCancel(res.err) {
+		if res.unsent {
+			r.abortKnown = &limpet.Error{Delivery: limpet.DeliveryNone}
+		} else {
+			r.abortKnown = asError(res.err)
+		}
+		return now, event{kind: evAborted}
+	}
+	e := asError(res.err)
+	if res.unsent && e.Delivery != limpet.DeliveryNone {
+		e = e.Clone()
+		e.Delivery = limpet.DeliveryNone
+	}
+	r.failure = e
+	ev := event{kind: evFailed, failure: classify(e, res.identified)}
+	if res.unsent {
+		ev.kind = evStartFailed
+	} else if e.Delivery == limpet.DeliveryUncertain {
+		r.mayHaveRun(res.identified)
+		if res.identified && !slices.Contains(r.seenBy, res.boot) {
+			r.seenBy = append(slices.Clip(r.seenBy), res.boot) // attempts may hold the old list
+		}
+	}
+	if ev.failure.lost() && r.retries {
+		if err := r.prepare(); err != nil {
+			r.retries = false // sent by reference, but it can't be kept
+		}
+		if !r.retries {
+			r.step(now, event{kind: evRefused})
+		} else {
+			ev.draw = r.e.draw()
+		}
+	}
+	return now, ev
+}
+
+// mayHaveRun notes that the present attempt may have been taken.
+func (r *run) mayHaveRun(identified bool) {
+	r.uncertain = true
+	if identified {
+		r.uncertainID = r.id
+	}
+}
+
+// answered looks at a response for a redirect.
+func (r *run) answered() event {
+	next, err := r.fetch.redirect(r.ctx, r.resp)
+	switch {
+	case err != nil: // the attempt succeeded all the same
+		discard(r.resp)
+		r.resp, r.err = nil, err
+	case next != nil:
+		drain(r.resp)
+		r.resp, r.fetch = nil, next
+		r.hops++
+		r.first, r.firstErr = nil, nil
+		r.replayable = r.spec.Unretryable == "" && next.replayable() // SPEC E44
+		r.retries = r.replayable && r.spec.Policy.MaxRetries > 0
+		r.original, r.uncertain, r.uncertainID = nil, false, limpet.Identity{}
+		return event{kind: evRedirected, replayable: r.replayable}
+	default:
+		r.resp.Request = r.fetch.req
+	}
+	return event{kind: evSucceeded}
+}
+
+// do carries out what the machine orders.
+func (r *run) do(actions []action) {
+	for _, a := range actions {
+		switch a.kind {
+		case actAttempt:
+			r.attempt(a)
+		case actCutoff:
+			r.arm(a.at, evCutoff)
+		case actBackoff:
+			r.arm(a.at, evBackoffOver)
+		case actCancel:
+			r.cancel()
+		case actKeepOriginal:
+			r.original = r.failure
+		case actRelease:
+			r.e.replay.release(r.reserved)
+			r.reserved = 0
+		case actRetryStarted:
+			r.e.observer.RetryStarted(r.spec)
+		case actOutcome:
+			r.e.observer.Outcome(r.spec, a.outcome, a.since)
+		case actFinish:
+			r.finish(a.verdict)
+		}
+	}
+}
+
+func (r *run) arm(at time.Duration, kind eventKind) {
+	d := at - r.e.now()
+	if r.timer == nil {
+		r.timer = r.e.clock.NewTimer(d)
+	} else {
+		r.timer.Reset(d)
+	}
+	r.armed, r.onTime = true, kind
+}
+
+func (r *run) disarm() {
+	if r.armed {
+		r.timer.Stop()
+		r.armed = false
+	}
+}
+
+// attempt starts one, here or on another goroutine.
+func (r *run) attempt(a action) {
+	r.attempts++
+	if a.fresh {
+		r.id, r.seenBy = limpet.Identity{}, nil
+	}
+	j := job{
+		e: r.e,
+		a: Attempt{
+			Call: r.spec, Number: a.n, Retry: a.flag, WillRetry: r.retries, Uncertain: r.seenBy,
+		},
+	}
+	if a.n == 1 {
+		if r.first == nil && r.firstErr == nil {
+			r.first, r.firstErr = r.e.router.Route(r.ctx, r.spec)
+		}
+		if r.firstErr != nil {
+			r.here = &result{err: r.firstErr, unsent: true}
+			return
+		}
+		j.t = r.first
+	}
+	if r.replayable && r.id.IsZero() && (j.t == nil || !j.t.Lossless()) {
+		r.id = r.e.identity()
+	}
+	j.a.Identity = r.id
+	if r.fetch != nil {
+		j.request, j.body = r.fetch.req, r.fetch.takeBody()
+	}
+	if j.t != nil && (r.ctx.Done() == nil || prompt(j.t)) {
+		res := j.run(r.ctx)
+		r.here = &res
+		return
+	}
+	r.launch(j)
+}
+
+// launch makes an attempt on another goroutine, which ends when its result is
+// taken or nobody wants it any more, and the transport has returned.
+func (r *run) launch(j job) {
+	ctx, cancel := context.WithCancelCause(r.ctx)
+	f := &flight{results: make(chan result), cancel: cancel}
+	if !r.e.spawn(func() {
+		res := j.run(ctx)
+		res.cancel = cancel
+		select {
+		case f.results <- res:
+		case <-ctx.Done():
+			discard(res.resp)
+			release(cancel)
+		}
+	}) { // the engine was closed: wait will say so
+		cancel(errClosed)
+		j.drop()
+		return
+	}
+	r.flight = f
+}
+
+// cancel ends the attempt that runs elsewhere. Nobody will know whether the
+// object took it.
+func (r *run) cancel() {
+	r.disarm()
+	if r.flight == nil {
+		return
+	}
+	cause := errCutoff
+	if r.ctx.Err() != nil {
+		cause = context.Cause(r.ctx)
+	} else if r.e.isClosed() {
+		cause = errClosed
+	}
+	r.flight.cancel(cause)
+	r.flight = nil
+	r.mayHaveRun(true)
+}
+
+// finish makes what the caller gets.
+func (r *run) finish(v verdict) {
+	switch v {
+	case resultOfEvent:
+		if r.err != nil { // a redirect that can't be followed
+			r.err = r.fail(asError(r.err))
+		}
+	case failureOfEvent:
+		r.err = r.fail(r.failure)
+	case originalFailure:
+		r.err = r.fail(r.original)
+	case abortReason:
+		d := limpet.DeliveryNone
+		if r.abortKnown != nil {
+			d = r.abortKnown.Delivery
+			if d == limpet.DeliveryUncertain {
+				r.mayHaveRun(true)
+			}
+		}
+		r.err = r.fail(canceled(r.ctx, r.whole(d)))
+	case callerGone:
+		r.err = r.fail(closed(r.whole(limpet.DeliveryNone)))
+	case claimBug:
+		r.err = r.fail(&limpet.Error{
+			Code: limpet.CodeInternal, Message: "call claim rejected before a retry was attempted",
+			Delivery: limpet.DeliveryUncertain, Cause: r.failure,
+		})
+	}
+}
+
+// whole is what is known of the call as a whole when d is known of its end.
+func (r *run) whole(d limpet.Delivery) limpet.Delivery {
+	switch {
+	case d != limpet.DeliveryNone:
+		return d
+	case r.uncertain:
+		return limpet.DeliveryUncertain
+	case r.hops > 0: // the object answered the first hop
+		return limpet.DeliveryReceived
+	default:
+		return d
+	}
+}
+
+// fail is e as the call's caller gets it.
+func (r *run) fail(e *limpet.Error) error {
+	e = e.Clone()
+	e.Delivery = r.whole(e.Delivery)
+	e.Retryable = e.Retryable && e.Remote || isLost(e)
+	e.Attempts = r.attempts
+	if r.firstErr != nil {
+		e.Attempts-- // there was nobody to make the last one with
+	}
+	e.Identity = r.uncertainID.String()
+	return e
+}
+
+// job is one attempt, with copies of all it needs.
+type job struct {
+	e       *Engine
+	t       Transport // nil: ask the router
+	a       Attempt
+	request *http.Request // KindFetch
+	body    bodySource    // KindFetch
+}
+
+// run makes the attempt.
+func (j *job) run(ctx context.Context) (res result) {
+	if j.t == nil { // SPEC E29
+		if j.t, res.err = j.e.router.Route(ctx, j.a.Call); res.err != nil {
+			j.drop()
+			res.unsent = true
+			return res
+		}
+	}
+	if j.t.Lossless() && !j.a.Retry {
+		j.a.Identity = limpet.Identity{}
+	}
+	res.identified = !j.a.Identity.IsZero()
+	res.boot = j.t.Boot()
+	if j.a.Call.Kind == limpet.KindMethod {
+		res.value, res.err = j.t.Do(ctx, j.a)
+		return res
+	}
+	body, err := j.body.open()
+	if err != nil {
+		res.err = limpet.Errorf(limpet.CodeInvalidArgument, "request body can't be sent again: GetBody: %w", err)
+		res.unsent = true
+		return res
+	}
+	j.a.Request = j.request.Clone(ctx) // SPEC E46
+	j.a.Request.Body = body
+	res.resp, res.err = j.t.Fetch(ctx, j.a)
+	if res.err == nil && res.resp == nil {
+		res.err = limpet.Errorf(limpet.CodeInternal, "transport returned neither a response nor an error")
+	}
+	return res
+}
+
+// drop gives up an attempt that was not made.
+func (j *job) drop() {
+	if j.body.once != nil {
+		_ = j.body.once.Close() // nothing was read from it
+	}
+}
+
+// release ends the context of an attempt that is over.
+func release(cancel context.CancelCauseFunc) {
+	if cancel != nil {
+		cancel(nil)
+	}
+}
+
+// bind keeps the attempt's context until the response's body is closed.
+func bind(resp *http.Response, cancel context.CancelCauseFunc) *http.Response {
+	if resp.Body == nil {
+		resp.Body = http.NoBody
+	}
+	if cancel == nil {
+		return resp
+	}
+	b := boundBody{resp.Body, cancel}
+	if w, ok := resp.Body.(io.Writer); ok { // 101 Switching Protocols
+		resp.Body = boundConn{b, w}
+	} else {
+		resp.Body = b
+	}
+	return resp
+}
+
+type boundBody struct {
+	io.ReadCloser
+	cancel context.CancelCauseFunc
+}
+
+func (b boundBody) Close() error {
+	defer b.cancel(nil)
+	return b.ReadCloser.Close()
+}
+
+type boundConn struct {
+	boundBody
+	io.Writer
+}
