@@ -108,7 +108,7 @@ func (e *Engine) Call(ctx context.Context, c *limpet.CallSpec) (any, error) {
 		return nil, unsent(err)
 	}
 	v, err := e.call(out, c)
-	if gone := o.Return(ctx); gone != nil {
+	if gone := o.Return(out); gone != nil {
 		return nil, notReturned(gone, err)
 	}
 	return v, err
@@ -147,7 +147,7 @@ func (e *Engine) Fetch(ctx context.Context, c *limpet.CallSpec, req *http.Reques
 		return nil, unsent(err)
 	}
 	resp, err := e.fetch(out, c, f)
-	if gone := o.Return(ctx); gone != nil {
+	if gone := o.Return(out); gone != nil {
 		discard(resp)
 		return nil, notReturned(gone, err)
 	}
