@@ -21,6 +21,9 @@ func TestClockInBubble(t *testing.T) {
 		if tm.Stop() {
 			t.Error("Stop of a timer that has fired: got true")
 		}
+		if got := (sim.Clock{}).Since(start); got != time.Hour {
+			t.Errorf("Since the start: %v, want 1h", got)
+		}
 		tm.Reset(time.Minute)
 		if !tm.Stop() {
 			t.Error("Stop of a running timer: got false")
