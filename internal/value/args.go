@@ -125,3 +125,105 @@ func (a *Args) NextAny() (any, error) {
 
 // End answers ErrSyntax if bytes follow the argument list or arguments are left.
 func (a *Args) End() error { return a.d.r.End() }
+
+// DecodeArgs is [Options.DecodeArgs] with the default limits.
+func DecodeArgs(b []byte, into ...any) error { return Options{}.DecodeArgs(b, into...) }
+
+// DecodeArgs decodes a whole argument list into as many pointers. Another number
+// of arguments is ErrType and names both; other errors are those of Args.Next.
+func (o Options) DecodeArgs(b []byte, into ...any) error {
+	d, err := newDecoder(b, o)
+	if err != nil {
+		return err
+	}
+	if err = d.args(into); err == nil {
+		err = d.r.End()
+	}
+	d.free()
+	return err
+}
+
+func (d *decoder) args(into []any) error {
+	t := d.token()
+	defer d.done(t)
+	if err := d.r.Next(t); err != nil {
+		return err
+	}
+	if t.Kind != KindArray {
+		return fail(ErrSyntax, "argument list is %s and no array", t.describe())
+	}
+	if t.N != len(into) {
+		return fail(ErrType, "%d arguments where %d are taken", t.N, len(into))
+	}
+	for i, dst := range into {
+		if err := d.arg(dst); err != nil {
+			return ofArg(err, i+1, elemType(dst))
+		}
+	}
+	return nil
+}
+
+// arg decodes into one pointer, the commonest without reflection.
+func (d *decoder) arg(dst any) error {
+	switch p := dst.(type) {
+	case *string, *int, *int64, *bool, *float64:
+		t := d.token()
+		defer d.done(t)
+		if err := d.r.Next(t); err != nil {
+			return err
+		}
+		if t.assign(p) {
+			return nil
+		}
+		v := reflect.ValueOf(dst)
+		if v.IsNil() {
+			return fail(ErrType, "can't decode into %T: need a pointer that is not nil", dst)
+		}
+		return planOf(v.Type().Elem()).decode(d, t, v.Elem())
+	}
+	v := reflect.ValueOf(dst)
+	if v.Kind() != reflect.Pointer || v.IsNil() {
+		return fail(ErrType, "can't decode into %T: need a pointer that is not nil", dst)
+	}
+	return d.top(v)
+}
+
+// assign puts a scalar that is exactly of the type of *p there.
+func (t *Token) assign(p any) bool {
+	switch p := p.(type) {
+	case *string:
+		if t.Kind == KindString && p != nil {
+			*p = string(t.Str)
+			return true
+		}
+	case *int:
+		if t.Kind == KindInt && int64(int(t.Int)) == t.Int && p != nil {
+			*p = int(t.Int)
+			return true
+		}
+	case *int64:
+		if t.Kind == KindInt && p != nil {
+			*p = t.Int
+			return true
+		}
+	case *bool:
+		if t.Kind == KindBool && p != nil {
+			*p = t.Int != 0
+			return true
+		}
+	case *float64:
+		if t.Kind == KindFloat && p != nil {
+			*p = t.Float
+			return true
+		}
+	}
+	return false
+}
+
+func elemType(dst any) reflect.Type {
+	t := reflect.TypeOf(dst)
+	if t != nil && t.Kind() == reflect.Pointer {
+		return t.Elem()
+	}
+	return t
+}

@@ -16,6 +16,25 @@ type decoder struct {
 	r      Reader
 	strict bool
 	shared map[sharedKey]reflect.Value
+	spare  []*Token
+}
+
+// token gives a token to read into, and done takes it back: tokens go through
+// function values and would be allocated one by one otherwise.
+func (d *decoder) token() *Token {
+	if n := len(d.spare); n > 0 {
+		t := d.spare[n-1]
+		d.spare = d.spare[:n-1]
+		return t
+	}
+	return new(Token)
+}
+
+func (d *decoder) done(t *Token) {
+	if len(d.spare) < 64 {
+		t.Str, t.Flags, t.Err = nil, nil, nil
+		d.spare = append(d.spare, t)
+	}
 }
 
 // A sharedKey names what a shared value became for one Go type: two fields of
@@ -59,15 +78,11 @@ func Unmarshal(b []byte, dst any) error { return Options{}.Unmarshal(b, dst) }
 // no pointer), ErrSyntax, ErrVersion, ErrTooDeep, ErrTooLarge. What dst holds
 // after an error is not defined.
 func (o Options) Unmarshal(b []byte, dst any) error {
-	v := reflect.ValueOf(dst)
-	if v.Kind() != reflect.Pointer || v.IsNil() {
-		return fail(ErrType, "can't decode into %T: need a pointer that is not nil", dst)
-	}
 	d, err := newDecoder(b, o)
 	if err != nil {
 		return err
 	}
-	if err = d.top(v); err == nil {
+	if err = d.arg(dst); err == nil {
 		err = d.r.End()
 	}
 	d.free()
@@ -76,14 +91,15 @@ func (o Options) Unmarshal(b []byte, dst any) error {
 
 // top decodes into the pointer v, which a cycle may lead back to.
 func (d *decoder) top(v reflect.Value) error {
-	var t Token
-	if err := d.r.Next(&t); err != nil {
+	t := d.token()
+	defer d.done(t)
+	if err := d.r.Next(t); err != nil {
 		return err
 	}
 	if t.Share >= 0 {
 		d.register(t.Share, v)
 	}
-	return planOf(v.Type().Elem()).decode(d, &t, v.Elem())
+	return planOf(v.Type().Elem()).decode(d, t, v.Elem())
 }
 
 // decode decodes the value that begins with t into v.
@@ -123,12 +139,13 @@ func (p *plan) decodeShared(d *decoder, t *Token, v reflect.Value) error {
 	if err != nil {
 		return err
 	}
-	var again Token
-	if err := d.r.Next(&again); err != nil {
+	again := d.token()
+	defer d.done(again)
+	if err := d.r.Next(again); err != nil {
 		return err
 	}
 	again.Share = n
-	if err := p.dec(d, &again, v); err != nil {
+	if err := p.dec(d, again, v); err != nil {
 		return err
 	}
 	d.r.back(back)
@@ -161,11 +178,12 @@ func (d *decoder) register(n int, v reflect.Value) {
 
 // next reads a token and decodes it into v.
 func (p *plan) next(d *decoder, v reflect.Value) error {
-	var t Token
-	if err := d.r.Next(&t); err != nil {
+	t := d.token()
+	defer d.done(t)
+	if err := d.r.Next(t); err != nil {
 		return err
 	}
-	return p.decode(d, &t, v)
+	return p.decode(d, t, v)
 }
 
 // mismatch says that t does not fit the type.
@@ -509,10 +527,11 @@ func (p *plan) decElements(d *decoder, t *Token, v reflect.Value) error {
 	} else if v.Len() != n {
 		return fail(ErrType, "%d elements do not fit the Go type %s", n, v.Type())
 	}
-	var el Token
+	el := d.token()
+	defer d.done(el)
 	for i := range n {
 		el.element(t.Elem, t.Str[i*size:])
-		if err := p.elem.decode(d, &el, x.Index(i)); err != nil {
+		if err := p.elem.decode(d, el, x.Index(i)); err != nil {
 			return underIndex(err, i)
 		}
 	}
@@ -536,13 +555,15 @@ func (p *plan) decMap(d *decoder, t *Token, v reflect.Value) error {
 	v.Set(m)
 	d.register(t.Share, m)
 	kind := t.Kind
+	key := reflect.New(p.key.typ).Elem()
+	x := reflect.New(p.elem.typ).Elem()
 	for range n {
-		key := reflect.New(p.key.typ).Elem()
+		key.SetZero() // SetMapIndex copies
 		step, err := p.decKey(d, kind, key)
 		if err != nil {
 			return err
 		}
-		x := reflect.New(p.elem.typ).Elem()
+		x.SetZero()
 		if err := p.elem.next(d, x); err != nil {
 			return underKey(err, step)
 		}
@@ -554,8 +575,9 @@ func (p *plan) decMap(d *decoder, t *Token, v reflect.Value) error {
 // decKey reads a key of an object or Map into a Go map's key, and gives the step
 // that it is in the path of an error.
 func (p *plan) decKey(d *decoder, kind Kind, key reflect.Value) (string, error) {
-	var t Token
-	if err := d.r.Next(&t); err != nil {
+	t := d.token()
+	defer d.done(t)
+	if err := d.r.Next(t); err != nil {
 		return "", err
 	}
 	step := "map value"
@@ -565,13 +587,13 @@ func (p *plan) decKey(d *decoder, kind Kind, key reflect.Value) (string, error) 
 		if key.CanInt() || key.CanUint() || key.CanFloat() {
 			// JavaScript has no other keys than strings in an object.
 			if !t.parseNumber() {
-				return step, under(mismatch(&t, p.key.typ), "[key]")
+				return step, under(mismatch(t, p.key.typ), "[key]")
 			}
 		}
 	} else if t.Kind == KindString {
 		step = string(t.Str)
 	}
-	if err := p.key.decode(d, &t, key); err != nil {
+	if err := p.key.decode(d, t, key); err != nil {
 		return step, under(err, "[key]")
 	}
 	if !key.Comparable() {
@@ -586,23 +608,24 @@ func (p *plan) decStruct(d *decoder, t *Token, v reflect.Value) error {
 	}
 	isError := t.Kind == KindError
 	list := p.fields.list
-	var k Token
+	k := d.token()
+	defer d.done(k)
 	for i := range t.N {
-		if err := d.r.Next(&k); err != nil {
+		if err := d.r.Next(k); err != nil {
 			return err
 		}
 		at := i
 		if i >= len(list) || list[i].name != string(k.Str) {
 			var ok bool
 			if at, ok = p.fields.index[string(k.Str)]; !ok {
-				if err := p.unknown(d, &k); err != nil {
+				if err := p.unknown(d, k); err != nil {
 					return err
 				}
 				continue
 			}
 		}
 		f := &list[at]
-		if err := d.r.Next(&k); err != nil {
+		if err := d.r.Next(k); err != nil {
 			return underKey(err, f.name)
 		}
 		if k.Kind == KindUndefined && f.typ.Kind() != reflect.Interface && f.typ != undefinedType {
@@ -610,7 +633,7 @@ func (p *plan) decStruct(d *decoder, t *Token, v reflect.Value) error {
 		}
 		x, err := f.make(v)
 		if err == nil {
-			err = f.plan.decode(d, &k, x)
+			err = f.plan.decode(d, k, x)
 		}
 		if err != nil {
 			return underKey(err, f.name)
@@ -618,10 +641,10 @@ func (p *plan) decStruct(d *decoder, t *Token, v reflect.Value) error {
 	}
 	if isError { // cause and errors
 		for range 2 {
-			if err := d.r.Next(&k); err != nil {
+			if err := d.r.Next(k); err != nil {
 				return err
 			}
-			if err := d.r.Skip(&k); err != nil {
+			if err := d.r.Skip(k); err != nil {
 				return err
 			}
 		}

@@ -33,11 +33,12 @@ func (o Options) Decode(b []byte) (any, error) {
 }
 
 func (d *decoder) nextAny() (any, error) {
-	var t Token
-	if err := d.r.Next(&t); err != nil {
+	t := d.token()
+	defer d.done(t)
+	if err := d.r.Next(t); err != nil {
 		return nil, err
 	}
-	return d.any(&t)
+	return d.any(t)
 }
 
 // keep notes what the shared value n became, for dynamic readers and for those
@@ -125,12 +126,13 @@ func (d *decoder) anyRef(n int) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	var t Token
-	if err := d.r.Next(&t); err != nil {
+	t := d.token()
+	defer d.done(t)
+	if err := d.r.Next(t); err != nil {
 		return nil, err
 	}
 	t.Share = n
-	x, err := d.any(&t)
+	x, err := d.any(t)
 	if err != nil {
 		return nil, err
 	}

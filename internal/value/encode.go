@@ -1,11 +1,13 @@
 package value
 
 import (
+	"cmp"
 	"encoding"
 	"math/big"
 	"reflect"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -407,9 +409,16 @@ func (p *plan) encStruct(e *encoder, v reflect.Value) error {
 
 // A mapKey is a key of a Go map while it is put in order.
 type mapKey struct {
-	s   string
-	n   uint64
-	key reflect.Value
+	s string
+	n uint64
+	i int // its place in the order of Go's iteration
+}
+
+func (k mapKey) compare(l mapKey) int {
+	if c := cmp.Compare(k.n, l.n); c != 0 {
+		return c
+	}
+	return strings.Compare(k.s, l.s)
 }
 
 // encMap writes a map: an object if its keys are strings, else a Map. Entries
@@ -426,65 +435,79 @@ func (p *plan) encMap(e *encoder, v reflect.Value) error {
 	if err := e.enter(); err != nil {
 		return err
 	}
-	kind := p.key.typ.Kind()
-	object := kind == reflect.String
-	if object {
-		e.b = appendHead(e.b, majorMap, uint64(v.Len()))
-	} else {
-		e.b = appendHead(appendTag(e.b, tagMap), majorMap, uint64(v.Len()))
+	n := v.Len()
+	object := p.key.typ.Kind() == reflect.String
+	if !object {
+		e.b = appendTag(e.b, tagMap)
 	}
+	e.b = appendHead(e.b, majorMap, uint64(n))
 	from := len(e.keys)
-	for it := v.MapRange(); it.Next(); {
-		k := mapKey{key: it.Key()}
+	if m, ok := reflect.TypeAssert[map[string]any](v); ok {
+		for k := range m {
+			e.keys = append(e.keys, mapKey{s: k})
+		}
+		for _, k := range e.sorted(from) {
+			if err := e.key(k.s); err != nil {
+				return err
+			}
+			if err := e.any(m[k.s]); err != nil {
+				return underKey(err, k.s)
+			}
+		}
+		e.keys = e.keys[:from]
+		e.leave()
+		return nil
+	}
+	keys, values := reflect.MakeSlice(p.keySlice, n, n), reflect.MakeSlice(p.elemSlice, n, n)
+	it := v.MapRange()
+	for i := 0; i < n && it.Next(); i++ {
+		x := keys.Index(i)
+		x.SetIterKey(it)
+		values.Index(i).SetIterValue(it)
+		k := mapKey{i: i}
 		switch {
 		case object:
-			k.s = k.key.String()
-		case k.key.CanInt():
-			k.n = uint64(k.key.Int()) ^ 1<<63
-		case k.key.CanUint():
-			k.n = k.key.Uint()
+			k.s = x.String()
+		case x.CanInt():
+			k.n = uint64(x.Int()) ^ 1<<63
+		case x.CanUint():
+			k.n = x.Uint()
 		}
 		e.keys = append(e.keys, k)
 	}
-	keys := e.keys[from:]
-	if object || kind >= reflect.Int && kind <= reflect.Uintptr {
-		slices.SortFunc(keys, func(a, b mapKey) int {
-			switch {
-			case a.s < b.s || a.n < b.n:
-				return -1
-			case a.s > b.s || a.n > b.n:
-				return 1
+	for _, k := range e.sorted(from) {
+		x := values.Index(k.i)
+		if object {
+			if err := e.key(k.s); err != nil {
+				return err
 			}
-			return 0
-		})
-	}
-	for i := range keys {
-		k := &keys[i]
-		if err := p.encEntry(e, k, v.MapIndex(k.key), object); err != nil {
-			return err
+			if err := p.elem.enc(e, x); err != nil {
+				return underKey(err, k.s)
+			}
+			continue
+		}
+		if err := p.key.enc(e, keys.Index(k.i)); err != nil {
+			return under(err, "[key]")
+		}
+		if err := p.elem.enc(e, x); err != nil {
+			return under(err, "[map value]")
 		}
 	}
-	clear(keys)
 	e.keys = e.keys[:from]
 	e.leave()
 	return nil
 }
 
-func (p *plan) encEntry(e *encoder, k *mapKey, x reflect.Value, object bool) (err error) {
-	if object {
-		if e.b, err = appendString(e.b, k.s); err != nil {
-			return under(err, "[key "+strconv.Quote(k.s)+"]")
-		}
-		if err = p.elem.enc(e, x); err != nil {
-			return underKey(err, k.s)
-		}
-		return nil
-	}
-	if err = p.key.enc(e, k.key); err != nil {
-		return under(err, "[key]")
-	}
-	if err = p.elem.enc(e, x); err != nil {
-		return under(err, "[map value]")
+func (e *encoder) sorted(from int) []mapKey {
+	keys := e.keys[from:]
+	slices.SortFunc(keys, mapKey.compare)
+	return keys
+}
+
+// key writes the name of a member.
+func (e *encoder) key(s string) (err error) {
+	if e.b, err = appendString(e.b, s); err != nil {
+		return under(err, "[key "+strconv.Quote(s)+"]")
 	}
 	return nil
 }

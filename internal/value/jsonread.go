@@ -56,7 +56,7 @@ func (j *jsonReader) value() error {
 	}
 	switch c := j.peek(); c {
 	case '"':
-		j.w.String(j.text8())
+		j.put(KindString)
 	case '[':
 		return j.array()
 	case '{':
@@ -72,6 +72,22 @@ func (j *jsonReader) value() error {
 		return j.num()
 	}
 	return j.w.err
+}
+
+// put reads a string and writes it, as a key or a value. Without escapes it is as
+// long as its text, and UTF-8 since all the text is.
+func (j *jsonReader) put(k Kind) {
+	from := j.pos
+	s, _ := j.str()
+	if len(s) == j.pos-from-2 {
+		if j.w.ok(k, 0) {
+			j.w.b = append(appendHead(j.w.b, majorText, uint64(len(s))), s...)
+		}
+		return
+	}
+	if j.w.ok(k, 0) {
+		j.w.b, j.w.err = appendString(j.w.b, string(s))
+	}
 }
 
 // text8 reads a string.
@@ -119,6 +135,42 @@ func (j *jsonReader) elements(f func(i int) error) error {
 func (j *jsonReader) array() error {
 	j.w.Array(j.size())
 	return j.elements(func(int) error { return j.value() })
+}
+
+// plain writes the object here, of n members.
+func (j *jsonReader) plain(n int) error {
+	j.w.Object(n)
+	return j.fields()
+}
+
+// fields writes the members of the object here.
+func (j *jsonReader) fields() error {
+	j.pos++
+	for {
+		switch j.peek() {
+		case '}':
+			j.pos++
+			return j.w.err
+		case ',':
+			j.pos++
+			j.space()
+		}
+		at := j.pos
+		if j.dropped[at] {
+			_, _ = j.str()
+			j.peek()
+			j.pos++ // the colon
+			j.skip()
+			continue
+		}
+		j.put(KindKey)
+		j.peek()
+		j.pos++
+		if err := j.value(); err != nil {
+			j.pos = at
+			return underKey(err, j.text8())
+		}
+	}
 }
 
 // members calls f for each member of the object that begins here, at its value.
@@ -182,15 +234,6 @@ func (j *jsonReader) onlyName() []byte {
 	j.space()
 	s, _ := j.str()
 	return s
-}
-
-// plain writes the object here, of n members.
-func (j *jsonReader) plain(n int) error {
-	j.w.Object(n)
-	return j.members(func(name string) error {
-		j.w.Key(name)
-		return j.value()
-	})
 }
 
 func (j *jsonReader) wrong(name, wanted string) error {
@@ -384,10 +427,7 @@ func (j *jsonReader) errorForm(c byte) error {
 	}
 	j.w.Error(h, n)
 	if n > 0 {
-		if err := j.members(func(name string) error {
-			j.w.Key(name)
-			return j.value()
-		}); err != nil {
+		if err := j.fields(); err != nil {
 			return underKey(err, "fields")
 		}
 	}

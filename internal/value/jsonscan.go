@@ -263,7 +263,8 @@ func (j *jsonScan) digits() bool {
 	return j.pos > from
 }
 
-// str passes over a string and gives it in WTF-8. The bytes are part of the text unless something was escaped.
+// str passes over a string and gives it in WTF-8. The bytes are part of the text
+// unless something was escaped.
 func (j *jsonScan) str() (s []byte, err error) {
 	j.pos++
 	from := j.pos

@@ -21,6 +21,8 @@ type plan struct {
 	elem   *plan // pointer, slice, array, map
 	key    *plan // map
 	fields *structPlan
+	// keySlice and elemSlice are slices of a map's keys and elements.
+	keySlice, elemSlice reflect.Type
 	// plain: see Plain.
 	plain bool
 	// track: a value of the type may hold the same pointer, map or slice twice,
@@ -242,6 +244,7 @@ func (b planner) fill(p *plan) {
 		}
 	case reflect.Map:
 		p.key, p.elem = b.plan(t.Key()), b.plan(t.Elem())
+		p.keySlice, p.elemSlice = reflect.SliceOf(t.Key()), reflect.SliceOf(t.Elem())
 		p.enc, p.dec = p.encMap, p.decMap
 	case reflect.Struct:
 		b.fillStruct(p)

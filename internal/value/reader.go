@@ -62,9 +62,9 @@ func (r *Reader) End() error {
 	case r.err != nil:
 		return r.err
 	case !r.done():
-		return r.syntax("value ends in the middle")
+		return fail(ErrSyntax, "value is not read to its end (byte %d)", r.pos)
 	case r.pos != len(r.b):
-		return r.syntax("%d bytes after the end of the value", len(r.b)-r.pos)
+		return fail(ErrSyntax, "%d bytes after the end of the value", len(r.b)-r.pos)
 	}
 	return nil
 }
