@@ -18,7 +18,6 @@ func OpenLog(ctx context.Context, opt Options) (CommitLog, error) {
 		fatal: opt.Fatal,
 	})
 	if _, err := log.Replay(ctx, func(Pos, []byte) error { return nil }); err != nil {
-		_ = log.Close()
 		return nil, err
 	}
 	return log, nil
