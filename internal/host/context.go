@@ -1,0 +1,124 @@
+package host
+
+import (
+	"context"
+	"time"
+
+	"github.com/limpet-dev/limpet"
+)
+
+// An event is the context of its own handler, so that a call costs no other
+// allocation. It has the deadline and the end of the caller's context and none
+// of its values, as over a wire; it also ends, with the cause, when the handler
+// has returned and when the incarnation ends. The inner context exists only once
+// somebody looks at Done, asks for a value or derives a context.
+
+var _ context.Context = (*event)(nil)
+
+// Deadline is the caller's, or the limit of WaitUntil.
+func (ev *event) Deadline() (time.Time, bool) {
+	if !ev.deadline.IsZero() {
+		return ev.deadline, true
+	}
+	return ev.parent.Deadline()
+}
+
+// Done is closed when the event has ended or nobody waits for it any more.
+func (ev *event) Done() <-chan struct{} { return ev.base().Done() }
+
+// Err is the error of the caller's context if that has ended, else
+// context.Canceled once the event has ended.
+func (ev *event) Err() error {
+	if err := ev.parent.Err(); err != nil {
+		return err
+	}
+	ev.ctxMu.Lock()
+	defer ev.ctxMu.Unlock()
+	switch {
+	case ev.inner != nil:
+		return ev.inner.Err()
+	case ev.cause != nil:
+		return context.Canceled
+	}
+	return nil
+}
+
+// Value answers limpet's own key, and what package context needs for causes and
+// derived contexts.
+func (ev *event) Value(key any) any {
+	if key == limpet.OriginKey() {
+		return ev
+	}
+	return ev.base().Value(key)
+}
+
+func (ev *event) base() context.Context {
+	ev.ctxMu.Lock()
+	defer ev.ctxMu.Unlock()
+	if ev.inner == nil {
+		ev.inner, ev.cancelInner = context.WithCancelCause(context.Background())
+		switch {
+		case ev.cause != nil:
+			ev.cancelInner(ev.cause)
+		case ev.parent.Done() != nil:
+			ev.stopParent = context.AfterFunc(ev.parent, func() { ev.cancel(context.Cause(ev.parent)) })
+		}
+	}
+	return ev.inner
+}
+
+// cancel ends the context. The first cause counts.
+func (ev *event) cancel(cause error) {
+	ev.ctxMu.Lock()
+	defer ev.ctxMu.Unlock()
+	if ev.cause != nil {
+		return
+	}
+	ev.cause = cause
+	if ev.inner != nil {
+		ev.cancelInner(cause)
+	}
+	if ev.stopParent != nil {
+		ev.stopParent()
+	}
+}
+
+// outgoing is the context of something that leaves an object when the handler
+// gave another context than its own: that context, ended also by the event, and
+// with the event as the origin of the call chain. It lives until one of them
+// ends, since the body of a response may be read long after the call.
+type outgoing struct {
+	context.Context
+	ev     *event
+	values context.Context // the handler's
+}
+
+func (o *outgoing) Value(key any) any {
+	if key == limpet.OriginKey() {
+		return o.ev
+	}
+	if v := o.Context.Value(key); v != nil {
+		return v
+	}
+	return o.values.Value(key)
+}
+
+// outgoingContext returns ctx itself if it came from ev's own.
+func outgoingContext(ctx context.Context, ev *event) context.Context {
+	if eventOf(ctx) == ev {
+		return ctx
+	}
+	if ctx.Done() == nil {
+		return &outgoing{Context: ev.base(), ev: ev, values: ctx}
+	}
+	inner, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(ev, func() { cancel(context.Cause(ev)) })
+	context.AfterFunc(ctx, func() { stop() })
+	return &outgoing{Context: inner, ev: ev, values: ctx}
+}
+
+// eventOf is the event whose handler the context belongs to, or nil.
+func eventOf(ctx context.Context) *event {
+	ev, _ := ctx.Value(limpet.OriginKey()).(*event)
+	return ev
+}

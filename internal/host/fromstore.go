@@ -1,0 +1,111 @@
+package host
+
+import (
+	"context"
+	"errors"
+
+	"github.com/limpet-dev/limpet"
+	"github.com/limpet-dev/limpet/internal/store"
+)
+
+// FromStore makes a store the host's Storage. Errors of the store become
+// *limpet.Errors with their code; the delivery is the host's to say.
+func FromStore(s *store.Store) Storage { return storeStorage{s} }
+
+type storeStorage struct{ s *store.Store }
+
+func (t storeStorage) Object(id [32]byte, b Birth) (Object, error) {
+	o, err := t.s.Object(id, store.Birth{Class: b.Class, Name: b.Name})
+	if err != nil {
+		return nil, storeError(err)
+	}
+	return storeObject{o}, nil
+}
+
+func (t storeStorage) Exists(id [32]byte) bool { return t.s.Exists(id) }
+
+func (t storeStorage) Wait(ctx context.Context, p Pos) error {
+	return storeError(t.s.Wait(ctx, store.Pos(p)))
+}
+
+func (t storeStorage) WaitRoom(ctx context.Context) error { return storeError(t.s.WaitRoom(ctx)) }
+
+func (t storeStorage) Lost() <-chan struct{} { return t.s.Lost() }
+
+type storeObject struct{ o *store.Object }
+
+func (t storeObject) Get(key string) ([]byte, bool, error) {
+	v, ok, err := t.o.Get(key)
+	return v, ok, storeError(err)
+}
+
+func (t storeObject) Put(key string, value []byte) error { return storeError(t.o.Put(key, value)) }
+
+func (t storeObject) Delete(key string) (bool, error) {
+	existed, err := t.o.Delete(key)
+	return existed, storeError(err)
+}
+
+func (t storeObject) DeleteAll() error { return storeError(t.o.DeleteAll()) }
+
+func (t storeObject) List(o limpet.ListOptions, yield func(string, []byte) bool) error {
+	for e, err := range t.o.List(store.ListOptions{
+		Start: o.Start, StartAfter: o.StartAfter, End: o.End, Prefix: o.Prefix, Reverse: o.Reverse, Limit: o.Limit,
+	}) {
+		if err != nil {
+			return storeError(err)
+		}
+		if !yield(e.Key, e.Value) {
+			return nil
+		}
+	}
+	return nil
+}
+
+// Transaction returns fn's own error as it is.
+func (t storeObject) Transaction(fn func() error) error {
+	var own error
+	err := t.o.Transaction(func() error {
+		own = fn()
+		return own
+	})
+	if own != nil && err == own { //nolint:errorlint // the very error that fn returned
+		return err
+	}
+	return storeError(err)
+}
+
+func (t storeObject) Dirty() bool { return t.o.Dirty() }
+
+func (t storeObject) Commit(ids []limpet.Identity) (Pos, error) {
+	p, err := t.o.Commit(ids)
+	return Pos(p), storeError(err)
+}
+
+func (t storeObject) Rollback() error { return storeError(t.o.Rollback()) }
+
+func (t storeObject) LastPos() Pos { return Pos(t.o.LastPos()) }
+
+func (t storeObject) SetInterrupt(c <-chan struct{}) { t.o.SetInterrupt(c) }
+
+func (t storeObject) Close() error { return storeError(t.o.Close()) }
+
+// storeError gives an error of the store its code. Errors of a context and those
+// that have a code stay.
+func storeError(err error) error {
+	if err == nil || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		return err
+	}
+	code := limpet.CodeInternal
+	switch _, coded := errors.AsType[*limpet.Error](err); {
+	case coded:
+		return err
+	case errors.Is(err, store.ErrStorageFull):
+		code = limpet.CodeStorageFull
+	case errors.Is(err, store.ErrTooLarge):
+		code = limpet.CodeTooLarge
+	case errors.Is(err, store.ErrLost), errors.Is(err, store.ErrClosed):
+		code = limpet.CodeStorageLost
+	}
+	return limpet.Errorf(code, "%w", err)
+}

@@ -1,0 +1,313 @@
+package host
+
+import (
+	"context"
+	"runtime/debug"
+
+	"github.com/limpet-dev/limpet"
+)
+
+// This file moves the turn: run takes an event from grant to outcome, leave and
+// retake give the object away for outside work and take it back. Two locks are
+// meant for it, in this order:
+//
+//	inc.storage   the object's data and ledger; the turn is given up only under it,
+//	              so that no commit can meet another event's half-made turn
+//	inc.mu        the gate, and what of events more than one goroutine sees
+//
+// Neither is held while a handler runs or anything waits.
+
+// loop runs an event that was granted the turn and then those that follow it.
+func (inc *incarnation) loop(ev *event) {
+	for ev != nil {
+		ev = inc.run(ev)
+	}
+}
+
+// follow does a grant: it wakes an event that had begun, and returns one that is
+// to be started. inc.mu is held.
+func (inc *incarnation) follow(e *entry) *event {
+	if e == nil {
+		return nil
+	}
+	ev := e.ev
+	if ev.started {
+		ev.wakeAll()
+		return nil
+	}
+	ev.started = true
+	if !e.internal {
+		inc.host.queued.Add(-int64(e.size))
+	}
+	return ev
+}
+
+// start runs an event on a goroutine of the pool, if there is one to run.
+func (inc *incarnation) start(ev *event) {
+	if ev != nil {
+		inc.host.pool.run(func() { inc.loop(ev) })
+	}
+}
+
+// run runs an event that holds the turn to its end and returns the next one to
+// start. It returns nothing if the handler panicked.
+func (inc *incarnation) run(ev *event) (next *event) {
+	defer func() {
+		if !ev.returned {
+			inc.crashed(ev, recover())
+			next = nil
+		}
+		ev.cancel(context.Canceled)
+		if ev.kind == eventFetch {
+			ev.closeRequest()
+		}
+	}()
+	result, err := inc.handle(ev)
+	ev.returned = true
+	return inc.conclude(ev, result, err)
+}
+
+// crashed resets the object after a panic (r), or after runtime.Goexit (r is
+// nil).
+func (inc *incarnation) crashed(ev *event, r any) {
+	switch r := r.(type) {
+	case nil:
+		inc.host.log.Error("handler called runtime.Goexit; the object was reset", "object", inc.label(), "event", ev.name())
+		inc.reset(inc.resetError(nil, "The object's code called runtime.Goexit and the object was reset."))
+	case aborted:
+		// Abort has reset the object already.
+	case *asidePanic:
+		inc.panicked(ev, r, r.stack)
+	default:
+		inc.panicked(ev, r, debug.Stack())
+	}
+	inc.released(ev)
+}
+
+func (inc *incarnation) panicked(ev *event, r any, stack []byte) {
+	inc.host.log.Error("panic in an object's code; the object was reset",
+		"object", inc.label(), "event", ev.name(), "panic", r, "stack", string(stack))
+	cause, _ := r.(error)
+	inc.reset(inc.resetError(cause, "The object's code panicked and the object was reset: %v", r))
+}
+
+// released gives up what an event holds outside of the incarnation.
+func (inc *incarnation) released(ev *event) {
+	if ev.claim != nil {
+		inc.host.finishClaim(ev.claim)
+	}
+	if ev.limit != nil {
+		ev.limit.Stop()
+	}
+	inc.mu.Lock()
+	if ev.over != nil {
+		close(ev.over)
+		ev.over = nil
+	}
+	inc.mu.Unlock()
+}
+
+// conclude ends an event whose handler has returned: its turn is committed, its
+// outcome gets the position that it waits for, and the turn goes on.
+func (inc *incarnation) conclude(ev *event, result any, failure *limpet.Error) *event {
+	if err := inc.take(ev, inConclude); err != nil { // goroutines of the handler may be away still
+		inc.released(ev)
+		return nil
+	}
+	inc.storage.Lock()
+	if inc.txDepth > 0 {
+		inc.storage.Unlock()
+		inc.reset(inc.resetError(nil, "The handler returned while a State.Transaction of it was open, and the object was reset."))
+		inc.released(ev)
+		return nil
+	}
+	if !inc.ended.Load() {
+		if err := inc.commit(ev.claim); err != nil {
+			inc.storage.Unlock()
+			inc.reset(inc.storageReset(err))
+			inc.released(ev)
+			return nil
+		}
+	}
+	pos := inc.ledger.output(ev.claim)
+	if ev.claim != nil {
+		inc.ledger.end(ev.claim)
+	}
+	inc.mu.Lock()
+	if inc.gate.ended {
+		inc.mu.Unlock()
+		inc.storage.Unlock()
+		inc.released(ev)
+		return nil
+	}
+	if ev.rejected || !pos.After(inc.durable) {
+		pos = Pos{}
+	}
+	if ev.writer != nil {
+		ev.writer.concluded(failure, pos)
+	} else {
+		ev.settle(result, failure, pos)
+	}
+	ev.concluded = true
+	for _, a := range ev.after {
+		inc.gate.step(0, inArrive, &a.entry, 0)
+	}
+	next := inc.follow(inc.gate.step(0, inConclude, &ev.entry, 0).grant)
+	inc.lastUsed = inc.host.coarse.Load()
+	inc.quietLocked()
+	inc.mu.Unlock()
+	inc.storage.Unlock()
+	if ev.claim != nil || ev.over != nil {
+		inc.released(ev)
+	}
+	return next
+}
+
+// commit appends what the turn wrote, and the identities of the running calls,
+// if an output may not leave without it. own is the call whose reply the output
+// is, or nil. inc.storage is held.
+func (inc *incarnation) commit(own *claim) error {
+	dirty := inc.data.Dirty()
+	if !dirty && !inc.ledger.owed(own) {
+		return nil
+	}
+	p, err := inc.data.Commit(inc.ledger.identities())
+	if err != nil {
+		return err
+	}
+	inc.ledger.committed(p, dirty && inc.confirmed)
+	inc.confirmed = false
+	return nil
+}
+
+// take waits until ev holds the turn: again, after a goroutine of it was away
+// (inReturn), or to conclude (inConclude). It waits as long as it must.
+func (inc *incarnation) take(ev *event, in inputKind) error {
+	inc.mu.Lock()
+	if ev.entry.state == holding {
+		inc.mu.Unlock()
+		return nil
+	}
+	out := inc.gate.step(0, in, &ev.entry, 0)
+	switch out.verdict {
+	case refusedEnded:
+		inc.mu.Unlock()
+		return inc.cause
+	case notNow:
+		inc.mu.Unlock()
+		return inc.noTurn()
+	}
+	next := inc.follow(out.grant)
+	if ev.entry.state == holding {
+		inc.mu.Unlock()
+		return nil
+	}
+	c := make(chan struct{})
+	ev.resume = append(ev.resume, c)
+	inc.mu.Unlock()
+	inc.start(next)
+	<-c
+	inc.mu.Lock()
+	defer inc.mu.Unlock()
+	switch {
+	case inc.gate.ended:
+		return inc.cause
+	case ev.entry.state == done:
+		return inc.noTurn()
+	}
+	return nil
+}
+
+// retake is take for a handler that goes on: that begins a turn.
+func (inc *incarnation) retake(ev *event) error {
+	if err := inc.take(ev, inReturn); err != nil {
+		return err
+	}
+	if err := inc.host.storage.WaitRoom(ev); err != nil && !inc.ended.Load() && ev.Err() == nil {
+		return waitError(ev, inc.id, err, limpet.DeliveryReceived)
+	}
+	return nil
+}
+
+// leave ends ev's turn before something leaves the object (limpet.Origin), and
+// names in errors what that is. When it fails, ev holds the turn again, unless
+// the incarnation has ended.
+func (inc *incarnation) leave(ctx context.Context, ev *event, what string) (context.Context, error) {
+	inc.storage.Lock()
+	inc.mu.Lock()
+	state, ended := ev.entry.state, inc.gate.ended
+	inc.mu.Unlock()
+	switch {
+	case ended:
+		inc.storage.Unlock()
+		return nil, inc.cause
+	case state == fresh || state == queued || state == done:
+		inc.storage.Unlock()
+		return nil, inc.noTurn()
+	case state == holding && inc.txDepth > 0:
+		inc.storage.Unlock()
+		return nil, inc.inTransaction(what)
+	}
+	if state == holding {
+		if err := inc.commit(nil); err != nil {
+			inc.storage.Unlock()
+			e := inc.storageReset(err)
+			inc.reset(e)
+			return nil, e
+		}
+	}
+	pos := inc.ledger.output(nil)
+	if what == leaveSync {
+		pos = inc.data.LastPos()
+	}
+	inc.mu.Lock()
+	out := inc.gate.step(0, inLeave, &ev.entry, 0)
+	next := inc.follow(out.grant)
+	inc.mu.Unlock()
+	inc.storage.Unlock()
+	inc.start(next)
+	if out.verdict == refusedEnded {
+		return nil, inc.cause
+	}
+
+	octx := outgoingContext(ctx, ev)
+	if err := inc.waitDurable(octx, pos, 0); err != nil {
+		if terr := inc.take(ev, inReturn); terr != nil {
+			return nil, terr
+		}
+		return nil, waitError(octx, inc.id, err, limpet.DeliveryNone)
+	}
+	return octx, nil
+}
+
+// waitDurable holds an output of size bytes back until p is durable.
+func (inc *incarnation) waitDurable(ctx context.Context, p Pos, size int) error {
+	inc.mu.Lock()
+	if !p.After(inc.durable) {
+		inc.mu.Unlock()
+		return nil
+	}
+	inc.gate.step(0, inHold, nil, size)
+	inc.mu.Unlock()
+	inc.host.stats.gateWaits.Add(1)
+	err := inc.host.storage.Wait(ctx, p)
+	inc.mu.Lock()
+	defer inc.mu.Unlock()
+	inc.gate.step(0, inRelease, nil, size)
+	if err == nil && p.After(inc.durable) {
+		inc.durable = p
+	}
+	return err
+}
+
+// noTurn refuses the use of a State outside of the object's turn.
+func (inc *incarnation) noTurn() *limpet.Error {
+	return inc.newError(limpet.CodeNoTurn, limpet.DeliveryNone,
+		"the State of %s was used while no event of the object holds the turn; work that goes on after a handler has returned belongs into State.WaitUntil", inc.label())
+}
+
+// inTransaction refuses to give the object away inside Transaction.
+func (inc *incarnation) inTransaction(what string) *limpet.Error {
+	return inc.newError(limpet.CodeInvalidArgument, limpet.DeliveryNone,
+		"%s inside State.Transaction is not allowed: it would give the object away with the transaction half-done; end the transaction first", what)
+}
