@@ -1,0 +1,66 @@
+package node
+
+import (
+	"errors"
+	"reflect"
+
+	"github.com/limpet-dev/limpet"
+	"github.com/limpet-dev/limpet/internal/value"
+)
+
+// codec is internal/value as the root package sees it.
+type codec struct{}
+
+func (codec) Plain(pointerToType any) bool {
+	return value.Plain(reflect.TypeOf(pointerToType).Elem())
+}
+
+func (codec) Args(args ...any) (limpet.Encoded, error) {
+	b, err := value.AppendArgs(nil, args...)
+	return b, coded(err)
+}
+
+func (codec) DecodeArgs(e limpet.Encoded, into ...any) error {
+	args, err := value.ReadArgs(e)
+	if err != nil {
+		return coded(err)
+	}
+	if args.Len() != len(into) {
+		return limpet.Errorf(limpet.CodeInvalidArgument, "takes %s, got %d", count(len(into)), args.Len())
+	}
+	for _, p := range into {
+		if err := args.Next(p); err != nil {
+			return coded(err)
+		}
+	}
+	return coded(args.End())
+}
+
+func count(n int) string {
+	switch n {
+	case 0:
+		return "no arguments"
+	case 1:
+		return "1 argument"
+	}
+	return string(rune('0'+n)) + " arguments" // at most six
+}
+
+func (codec) Marshal(v any) (limpet.Encoded, error) {
+	b, err := value.Marshal(v)
+	return b, coded(err)
+}
+
+func (codec) Unmarshal(e limpet.Encoded, into any) error { return coded(value.Unmarshal(e, into)) }
+
+// coded gives an error of internal/value its code.
+func coded(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, value.ErrTooLarge):
+		return limpet.Errorf(limpet.CodeTooLarge, "%w", err)
+	default:
+		return limpet.Errorf(limpet.CodeInvalidArgument, "%w", err)
+	}
+}

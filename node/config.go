@@ -1,0 +1,179 @@
+package node
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/limpet-dev/limpet"
+	"github.com/limpet-dev/limpet/internal/store"
+)
+
+// DefaultDir is the data directory when Config.Dir is empty.
+const DefaultDir = ".limpet"
+
+// Config says what a node is made of. The zero value of every field is its
+// default.
+type Config struct {
+	// Dir is the data directory: made if it does not exist, and used by one
+	// process at a time. Empty means DefaultDir. A directory with other things
+	// in it is refused.
+	Dir string
+	// Classes are the classes whose objects run here.
+	Classes []*limpet.Class
+	// Namespaces binds classes to names, such as "CART", and sets defaults for
+	// their stubs. A class that none of them names is bound to its own name in
+	// upper snake case: ChatRoom to CHAT_ROOM.
+	Namespaces map[string]Namespace
+	// IdleTimeout is how long an object without an event stays in memory; 0
+	// means 10 s (SPEC H60).
+	IdleTimeout time.Duration
+	// DrainTimeout is how long Drain lets calls that run go on; 0 means 30 s.
+	DrainTimeout time.Duration
+	// MaxBody is the largest request body the HTTP door takes, in bytes; 0
+	// means 32 MiB.
+	MaxBody int64
+	// Hosts are names accepted in the Host header of requests on a loopback
+	// address, besides localhost and loopback addresses: those of a proxy on the
+	// same machine. "*" accepts all.
+	Hosts []string
+	// Logger gets what an operator should see; nil means slog.Default().
+	Logger *slog.Logger
+	// Clock is where all waiting goes through; nil means SystemClock.
+	Clock limpet.Clock
+	// Fatal is called once when the commit log has failed, on a goroutine of its
+	// own: every gate is broken, and what was not durable is lost. nil means to
+	// end the process with exit code ExitLogFailed, which is the only safe thing
+	// to do.
+	Fatal func(error)
+
+	disk        store.FS
+	segmentSize int64
+}
+
+// ExitLogFailed is the exit code of a process whose commit log failed.
+const ExitLogFailed = 4
+
+// Namespace binds a class.
+type Namespace struct {
+	// Class is the name of a class in Config.Classes.
+	Class string
+	// Defaults are options of every stub of the namespace; what a stub is given
+	// itself wins, field by field.
+	Defaults []limpet.StubOption
+}
+
+// OnDisk is the configuration on another disk than the machine's own, with
+// segments of another size than 64 MiB (0). It is for limpettest.
+func (c Config) OnDisk(disk store.FS, segmentSize int64) Config {
+	c.disk, c.segmentSize = disk, segmentSize
+	return c
+}
+
+func (c *Config) defaults() {
+	if c.Dir == "" {
+		c.Dir = DefaultDir
+	}
+	if c.IdleTimeout == 0 {
+		c.IdleTimeout = 10 * time.Second
+	}
+	if c.DrainTimeout == 0 {
+		c.DrainTimeout = 30 * time.Second
+	}
+	if c.Logger == nil {
+		c.Logger = slog.Default()
+	}
+	if c.Clock == nil {
+		c.Clock = SystemClock()
+	}
+}
+
+// validate tells everything that is wrong at once.
+func (c *Config) validate() error {
+	var errs []error
+	bad := func(format string, args ...any) {
+		errs = append(errs, limpet.Errorf(limpet.CodeInvalidArgument, format, args...))
+	}
+	if len(c.Classes) == 0 {
+		bad("Config.Classes is empty: a node needs at least one class")
+	}
+	names := map[string]bool{}
+	for i, class := range c.Classes {
+		if class == nil {
+			bad("Config.Classes[%d] is nil", i)
+			continue
+		}
+		if names[class.Name()] {
+			bad("class %s is given twice", class.Name())
+		}
+		names[class.Name()] = true
+		if err := class.Err(); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	for binding, ns := range c.Namespaces {
+		if !validBinding(binding) {
+			bad("namespace %.200q: a binding is 1 to 128 letters, digits or _", binding)
+		}
+		if !names[ns.Class] {
+			bad("namespace %s: there is no class %q", binding, ns.Class)
+		}
+		if _, err := limpet.DefaultRetryPolicy().With(ns.Defaults...); err != nil {
+			errs = append(errs, fmt.Errorf("namespace %s: %w", binding, err))
+		}
+	}
+	if c.IdleTimeout < 0 || c.DrainTimeout < 0 || c.MaxBody < 0 {
+		bad("IdleTimeout, DrainTimeout and MaxBody must not be negative")
+	}
+	return errors.Join(errs...)
+}
+
+// namespaces is Config.Namespaces with the classes that it leaves out.
+func (c *Config) namespaces() (map[string]Namespace, error) {
+	all, bound := map[string]Namespace{}, map[string]bool{}
+	for binding, ns := range c.Namespaces {
+		all[binding] = ns
+		bound[ns.Class] = true
+	}
+	for _, class := range c.Classes {
+		if bound[class.Name()] {
+			continue
+		}
+		binding := upperSnake(class.Name())
+		if other, taken := all[binding]; taken {
+			return nil, limpet.Errorf(limpet.CodeInvalidArgument, "class %s would be bound to %s, as %s is: name it in Config.Namespaces", class.Name(), binding, other.Class)
+		}
+		all[binding] = Namespace{Class: class.Name()}
+	}
+	return all, nil
+}
+
+func validBinding(s string) bool {
+	if len(s) == 0 || len(s) > 128 {
+		return false
+	}
+	return strings.IndexFunc(s, func(r rune) bool {
+		return r != '_' && (r > unicode.MaxASCII || !unicode.IsLetter(r) && !unicode.IsDigit(r))
+	}) < 0
+}
+
+// upperSnake turns a class's name into a binding's: ChatRoom into CHAT_ROOM,
+// HTTPRoom into HTTP_ROOM.
+func upperSnake(name string) string {
+	var b strings.Builder
+	runes := []rune(name)
+	for i, r := range runes {
+		if i > 0 && unicode.IsUpper(r) && runes[i-1] != '_' {
+			endsWord := !unicode.IsUpper(runes[i-1])
+			startsWord := i+1 < len(runes) && unicode.IsLower(runes[i+1])
+			if endsWord || startsWord {
+				b.WriteByte('_')
+			}
+		}
+		b.WriteRune(unicode.ToUpper(r))
+	}
+	return b.String()
+}

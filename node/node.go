@@ -1,0 +1,178 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"os"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/limpet-dev/limpet"
+	"github.com/limpet-dev/limpet/internal/dispatch"
+	"github.com/limpet-dev/limpet/internal/gateway"
+	"github.com/limpet-dev/limpet/internal/host"
+	"github.com/limpet-dev/limpet/internal/store"
+)
+
+// Node is an open data directory with the objects that live on it. It is a
+// limpet.Resolver and safe for concurrent use.
+type Node struct {
+	cfg      Config
+	store    *store.Store
+	host     *host.Host
+	engine   *dispatch.Engine
+	bindings map[string]*limpet.Binding
+	door     http.Handler
+
+	draining atomic.Bool
+	closing  sync.Once
+	closeErr error
+}
+
+// Open opens a node on Config.Dir. It fails with everything that is wrong with
+// the configuration or the classes (CodeInvalidArgument, CodeNotSupported), or
+// with an error of the directory: it is in use by another process, is no limpet
+// directory, is damaged, or was written by a newer limpet. Objects are loaded
+// when they are called. Close must be called.
+func Open(ctx context.Context, cfg Config) (_ *Node, err error) {
+	cfg.defaults()
+	if err := cfg.validate(); err != nil {
+		return nil, fmt.Errorf("open node: %w", err)
+	}
+	spaces, err := cfg.namespaces()
+	if err != nil {
+		return nil, fmt.Errorf("open node: %w", err)
+	}
+	n := &Node{cfg: cfg, bindings: map[string]*limpet.Binding{}}
+	n.store, err = store.Open(ctx, store.Options{
+		FS: cfg.disk, Dir: cfg.Dir, Clock: cfg.Clock, Logger: cfg.Logger, SegmentSize: cfg.segmentSize, Fatal: n.fatal,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("open node: %w", err)
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(fmt.Errorf("open node: %w", err), n.store.Close())
+		}
+	}()
+	identities := map[string]string{}
+	for _, class := range cfg.Classes {
+		id, err := n.store.RegisterClass(class.Name(), class.Identity())
+		if err != nil {
+			return nil, err
+		}
+		for other, taken := range identities {
+			if taken == id {
+				return nil, limpet.Errorf(limpet.CodeInvalidArgument, "classes %s and %s have the same identity %q: their objects would be the same", other, class.Name(), id)
+			}
+		}
+		identities[class.Name()] = id
+	}
+	recovered, complete := n.store.RecoveredIdentities()
+	claims := make([]host.Claim, len(recovered))
+	for i, c := range recovered {
+		claims[i] = host.Claim(c)
+	}
+	n.host, err = host.New(host.Config{
+		Storage: hostStorage{n.store}, Clock: cfg.Clock, Bindings: n.Binding, Logger: cfg.Logger,
+		Boot:   dispatch.Boot{History: n.store.HistoryID(), Boot: n.store.BootID()},
+		Claims: claims, ClaimsIncomplete: !complete,
+		Limits: host.Limits{Idle: cfg.IdleTimeout, NodeBytes: memoryBytes() / 8},
+	})
+	if err != nil {
+		return nil, err
+	}
+	n.engine = dispatch.New(dispatch.Config{Router: localRouter{n.host}, Clock: cfg.Clock})
+	byName := map[string]*limpet.Class{}
+	for _, class := range cfg.Classes {
+		byName[class.Name()] = class
+	}
+	for binding, ns := range spaces {
+		policy, err := limpet.DefaultRetryPolicy().With(ns.Defaults...)
+		if err != nil {
+			return nil, err // validated above
+		}
+		n.bindings[binding] = &limpet.Binding{
+			Name: binding, Class: byName[ns.Class], ClassIdentity: identities[ns.Class],
+			Policy: policy, Caller: n.engine, Codec: codec{},
+		}
+	}
+	n.door = gateway.New(gateway.Config{
+		Resolver: n, MaxBody: cfg.MaxBody, Hosts: cfg.Hosts, Clock: cfg.Clock, Draining: n.draining.Load, Logger: cfg.Logger,
+	})
+	return n, nil
+}
+
+// localRouter finds every object in this process.
+type localRouter struct{ host *host.Host }
+
+func (r localRouter) Route(context.Context, *limpet.CallSpec) (dispatch.Transport, error) {
+	return r.host, nil
+}
+
+func (n *Node) fatal(err error) {
+	if n.cfg.Fatal != nil {
+		n.cfg.Fatal(err)
+		return
+	}
+	n.cfg.Logger.Error("the commit log failed; the process ends", "exit", ExitLogFailed, "error", err)
+	os.Exit(ExitLogFailed)
+}
+
+// Binding finds a namespace by its binding; an unknown one is
+// CodeUnknownNamespace, naming those that there are.
+func (n *Node) Binding(name string) (*limpet.Binding, error) {
+	if b := n.bindings[name]; b != nil {
+		return b, nil
+	}
+	return nil, limpet.UnknownNamespace(name, slices.Collect(maps.Keys(n.bindings)))
+}
+
+// Handler is the HTTP door (DESIGN 10), to be mounted at the root of a server.
+// It is what Serve serves.
+func (n *Node) Handler() http.Handler { return n.door }
+
+// Dir is the data directory.
+func (n *Node) Dir() string { return n.cfg.Dir }
+
+// Evict ends the incarnation of an object that has nothing to do: its data
+// stays, and the next call constructs it again. It reports whether there was
+// one to end; false means that the object is not in memory or is at work.
+func (n *Node) Evict(id limpet.ID) bool { return n.host.Evict(id) }
+
+// Drain stops the node's work: calls that have not started are refused, not
+// delivered; those that run get Config.DrainTimeout, and functions of WaitUntil
+// what is left of it. It returns when all have ended, or with an error that says
+// how many had not. The node then only waits for Close. The door answers 503.
+func (n *Node) Drain(ctx context.Context) error {
+	n.draining.Store(true)
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	limit := n.cfg.Clock.AfterFunc(n.cfg.DrainTimeout, func() {
+		cancel(fmt.Errorf("not ended within the drain timeout of %v", n.cfg.DrainTimeout))
+	})
+	defer limit.Stop()
+	if err := n.host.Drain(ctx); err != nil {
+		return fmt.Errorf("drain: %w", err)
+	}
+	return nil
+}
+
+// Close ends the node at once: calls that run fail, what was committed becomes
+// durable, the directory is given back. Call Drain before to let calls end. It
+// returns when every goroutine of the node has ended; a handler that does not
+// return keeps it waiting only until its context was cancelled. Closing again
+// gives the same answer.
+func (n *Node) Close() error {
+	n.closing.Do(func() {
+		n.draining.Store(true)
+		hostErr := n.host.Close(context.Background())
+		n.engine.Close()
+		n.closeErr = errors.Join(hostErr, n.store.Close())
+	})
+	return n.closeErr
+}
