@@ -218,32 +218,33 @@ func (d *directory) clone() directory {
 	return c
 }
 
-// makeDir makes dir and its parents, and their names durable. It returns the
-// one name of dir on the operating system's disk, so that two spellings of it
-// cannot be locked twice.
-func makeDir(fs vfs.FS, dir string) (string, error) {
-	var missing []string // deepest first
+// makeDir makes dir and its parents.
+func makeDir(fs vfs.FS, dir string) error {
+	if err := fs.MkdirAll(dir, 0o755); err != nil {
+		return fmt.Errorf("make data directory %s: %w", dir, err)
+	}
+	return nil
+}
+
+// syncParents makes the name of dir durable, and those of its parents: any of
+// them may have been made by a process that was killed before it synced them.
+// A parent that this user may not read was not made by it.
+func syncParents(fs vfs.FS, dir string) error {
 	for d := dir; ; {
-		if _, err := fs.Stat(d); err == nil {
-			break
-		} else if !errors.Is(err, os.ErrNotExist) {
-			return "", fmt.Errorf("data directory %s: %w", dir, err)
-		}
-		missing = append(missing, d)
 		parent := fs.PathDir(d)
 		if parent == d {
-			break
+			return nil
+		}
+		if err := syncDir(fs, parent); err != nil && !errors.Is(err, os.ErrPermission) {
+			return err
 		}
 		d = parent
 	}
-	if err := fs.MkdirAll(dir, 0o755); err != nil {
-		return "", fmt.Errorf("make data directory %s: %w", dir, err)
-	}
-	for _, d := range missing {
-		if err := syncDir(fs, fs.PathDir(d)); err != nil {
-			return "", err
-		}
-	}
+}
+
+// oneName is the one name of dir on the operating system's disk, so that two
+// spellings of it cannot be locked twice.
+func oneName(fs vfs.FS, dir string) (string, error) {
 	if vfs.Root(fs) != vfs.Default {
 		return dir, nil
 	}

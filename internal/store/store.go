@@ -127,7 +127,10 @@ func Open(ctx context.Context, opt Options) (*Store, error) {
 
 func (s *Store) open(ctx context.Context) error {
 	fs := s.opt.FS
-	dir, err := makeDir(fs, s.opt.Dir)
+	if err := makeDir(fs, s.opt.Dir); err != nil {
+		return err
+	}
+	dir, err := oneName(fs, s.opt.Dir)
 	if err != nil {
 		return err
 	}
@@ -153,7 +156,7 @@ func (s *Store) open(ctx context.Context) error {
 	}
 	logDir := fs.PathJoin(dir, logName)
 	if !s.dir.LogStarted {
-		if _, err := makeDir(fs, logDir); err != nil {
+		if err := errors.Join(makeDir(fs, logDir), syncParents(fs, logDir)); err != nil {
 			return err
 		}
 	}
