@@ -26,7 +26,8 @@ import "strconv"
 // and all of them may be given as arguments, results and stored values too.
 // Objects that are met twice in one value are one object after decoding too,
 // cycles included; for that maps, pointers and slices that are not empty count
-// as objects. SPEC B26.
+// as objects. SPEC B26. (Mind that package fmt does not end on a cycle of maps
+// or slices: print values from strangers as JSON, or by their parts.)
 
 // Undefined is JavaScript's undefined, as Undefined{}. Nil stands for null.
 type Undefined struct{}

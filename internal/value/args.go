@@ -54,7 +54,7 @@ func ofArg(err error, n int, t reflect.Type) error {
 // Args reads an argument list one argument after the other. Whether there are
 // too many or too few is the caller's to say: Len tells. Not for concurrent use.
 type Args struct {
-	d    decoder
+	d    *decoder // nil after End
 	n    int
 	next int
 	err  error
@@ -66,20 +66,16 @@ func ReadArgs(b []byte) (*Args, error) { return Options{}.ReadArgs(b) }
 // ReadArgs begins reading an argument list that AppendArgs made. The Args keeps
 // b; what it decodes does not. Errors as NewReader, and ErrSyntax if the value is no array.
 func (o Options) ReadArgs(b []byte) (*Args, error) {
-	a := &Args{}
-	a.d.strict = o.Strict
-	if err := a.d.r.init(b, o); err != nil {
+	d, err := newDecoder(b, o)
+	if err != nil {
 		return nil, err
 	}
-	var t Token
-	if err := a.d.r.Next(&t); err != nil {
+	n, err := d.list()
+	if err != nil {
+		d.free()
 		return nil, err
 	}
-	if t.Kind != KindArray {
-		return nil, fail(ErrSyntax, "argument list is %s and no array", t.describe())
-	}
-	a.n = t.N
-	return a, nil
+	return &Args{d: d, n: n}, nil
 }
 
 // Len is the number of arguments.
@@ -89,29 +85,34 @@ func (a *Args) Len() int { return a.n }
 // (does not fit, or no argument is left), or as of Unmarshal, and names the
 // argument and the type wanted; it stays, since what follows can't be found.
 func (a *Args) Next(dst any) error {
-	v := reflect.ValueOf(dst)
-	if v.Kind() != reflect.Pointer || v.IsNil() {
-		return fail(ErrType, "can't decode into %T: need a pointer that is not nil", dst)
-	}
-	return a.NextValue(v.Elem())
+	return a.read(elemType(dst), func() error { return a.d.arg(dst) })
 }
 
 // NextValue is Next into a settable reflect.Value.
 func (a *Args) NextValue(v reflect.Value) error {
+	if !v.CanSet() {
+		return fail(ErrType, "can't decode into what is not settable")
+	}
+	return a.read(v.Type(), func() error { return a.d.top(v.Addr()) })
+}
+
+func (a *Args) read(t reflect.Type, decode func() error) error {
 	if a.err != nil {
 		return a.err
 	}
 	a.next++
 	var err error
-	if a.next > a.n {
-		err = fail(ErrType, "there are only %d arguments", a.n)
-	} else if v.CanAddr() {
-		err = a.d.top(v.Addr())
-	} else {
-		err = fail(ErrType, "can't decode into what is not settable")
+	switch {
+	case a.d == nil:
+		err = fail(ErrType, "argument list has ended")
+	case a.next > a.n:
+		// Nothing is spoiled by asking for too many.
+		return ofArg(fail(ErrType, "there are only %d arguments", a.n), a.next, t)
+	default:
+		err = decode()
 	}
 	if err != nil {
-		a.err = ofArg(err, a.next, v.Type())
+		a.err = ofArg(err, a.next, t)
 	}
 	return a.err
 }
@@ -123,8 +124,20 @@ func (a *Args) NextAny() (any, error) {
 	return x, err
 }
 
-// End answers ErrSyntax if bytes follow the argument list or arguments are left.
-func (a *Args) End() error { return a.d.r.End() }
+// End ends reading: without it a little memory is allocated anew next time. It
+// answers ErrSyntax if bytes follow the argument list, or arguments are left,
+// which may still be read then.
+func (a *Args) End() error {
+	if a.d == nil || a.err != nil {
+		return a.err
+	}
+	if err := a.d.r.End(); err != nil {
+		return err
+	}
+	a.d.free()
+	a.d = nil
+	return nil
+}
 
 // DecodeArgs is [Options.DecodeArgs] with the default limits.
 func DecodeArgs(b []byte, into ...any) error { return Options{}.DecodeArgs(b, into...) }
@@ -143,17 +156,26 @@ func (o Options) DecodeArgs(b []byte, into ...any) error {
 	return err
 }
 
-func (d *decoder) args(into []any) error {
+// list begins an argument list and gives its length.
+func (d *decoder) list() (int, error) {
 	t := d.token()
 	defer d.done(t)
 	if err := d.r.Next(t); err != nil {
-		return err
+		return 0, err
 	}
 	if t.Kind != KindArray {
-		return fail(ErrSyntax, "argument list is %s and no array", t.describe())
+		return 0, fail(ErrSyntax, "argument list is %s and no array", t.describe())
 	}
-	if t.N != len(into) {
-		return fail(ErrType, "%d arguments where %d are taken", t.N, len(into))
+	return t.N, nil
+}
+
+func (d *decoder) args(into []any) error {
+	n, err := d.list()
+	if err != nil {
+		return err
+	}
+	if n != len(into) {
+		return fail(ErrType, "%d arguments where %d are taken", n, len(into))
 	}
 	for i, dst := range into {
 		if err := d.arg(dst); err != nil {

@@ -42,10 +42,13 @@ func TestArgs(t *testing.T) {
 	if err := args.Next(&list); err != nil || len(list) != 2 {
 		t.Error(list, err)
 	}
-	if err := args.End(); err != nil {
+	if err := args.Next(&n); !errors.Is(err, value.ErrType) || err.Error() != "argument 6 (int): there are only 5 arguments" {
 		t.Error(err)
 	}
-	if err := args.Next(&n); !errors.Is(err, value.ErrType) || err.Error() != "argument 6 (int): there are only 5 arguments" {
+	if err := errors.Join(args.End(), args.End()); err != nil {
+		t.Error(err)
+	}
+	if err := args.Next(&n); !errors.Is(err, value.ErrType) {
 		t.Error(err)
 	}
 	b, err = value.AppendArgs(nil)

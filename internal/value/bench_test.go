@@ -83,16 +83,9 @@ func BenchmarkArgs(b *testing.B) {
 		if buf, err = value.AppendArgs(buf[:0], "item-1", 3); err != nil {
 			b.Fatal(err)
 		}
-		args, err := value.ReadArgs(buf)
-		if err != nil {
-			b.Fatal(err)
-		}
 		var s string
 		var n int
-		if err := args.Next(&s); err != nil {
-			b.Fatal(err)
-		}
-		if err := args.Next(&n); err != nil {
+		if err := value.DecodeArgs(buf, &s, &n); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -28,6 +28,9 @@ type encoder struct {
 	seen     []sighting
 	index    map[identity]int // of seen, once it is long
 	keys     []mapKey
+	// held keeps alive what a method made for us: the identity table holds mere
+	// addresses, and those of garbage are given out again.
+	held []any
 }
 
 // An identity is what makes two pointers, maps or slices the same.
@@ -62,8 +65,8 @@ func (e *encoder) free() {
 	if cap(e.seen) > 1024 {
 		e.seen = nil
 	}
-	e.index = nil
-	clear(e.keys[:cap(e.keys)])
+	e.index, e.held = nil, nil
+	clear(e.keys)
 	e.keys = e.keys[:0]
 	if cap(e.keys) > 1024 {
 		e.keys = nil
@@ -454,6 +457,7 @@ func (p *plan) encMap(e *encoder, v reflect.Value) error {
 				return underKey(err, k.s)
 			}
 		}
+		clear(e.keys[from:])
 		e.keys = e.keys[:from]
 		e.leave()
 		return nil
@@ -493,6 +497,7 @@ func (p *plan) encMap(e *encoder, v reflect.Value) error {
 			return under(err, "[map value]")
 		}
 	}
+	clear(e.keys[from:])
 	e.keys = e.keys[:from]
 	e.leave()
 	return nil

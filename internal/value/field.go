@@ -178,7 +178,7 @@ func (f *field) make(v reflect.Value) (reflect.Value, error) {
 
 // omitted says that the field is left out when it has the value v.
 func (f *field) omitted(v reflect.Value) bool {
-	if f.omitZero && v.IsZero() {
+	if f.omitZero && isZero(v) {
 		return true
 	}
 	if !f.omitEmpty {
@@ -189,6 +189,16 @@ func (f *field) omitted(v reflect.Value) bool {
 		return v.Len() == 0
 	case reflect.Struct:
 		return false
+	}
+	return v.IsZero()
+}
+
+// isZero asks the type's own IsZero method, if it has one.
+func isZero(v reflect.Value) bool {
+	if k := v.Kind(); k != reflect.Pointer && k != reflect.Interface {
+		if z, ok := reflect.TypeAssert[interface{ IsZero() bool }](v); ok {
+			return z.IsZero()
+		}
 	}
 	return v.IsZero()
 }

@@ -375,3 +375,23 @@ func asCBOR(v, undefined any) any {
 	}
 	return v
 }
+
+// What fxamacker/cbor writes of plain Go values when nobody tells it how is read
+// too: floats of full width, members in any order.
+func TestOracleDefaults(t *testing.T) {
+	for _, v := range []any{
+		nil, true, int64(0), int64(-25), int64(1 << 53), 1.0, 0.1, math.Inf(-1), "", "\u20ac", []byte{1}, []any{int64(1), "a", nil},
+		map[string]any{"b": 1.5, "a": []any{map[string]any{}}},
+	} {
+		b, err := cbor.Marshal(v)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := value.Decode(append([]byte{1}, b...))
+		if err != nil {
+			t.Errorf("%v: %v", v, err)
+		} else if diff := cmp.Diff(v, got); diff != "" {
+			t.Error(diff)
+		}
+	}
+}

@@ -166,6 +166,7 @@ func errorText(x error) (s string, err error) {
 func (e *encoder) tracked(v any) error {
 	was := e.track
 	e.track = true
+	e.held = append(e.held, v)
 	err := e.any(v)
 	e.track = was
 	return err

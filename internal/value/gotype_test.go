@@ -8,6 +8,7 @@ import (
 	"math/big"
 	"net/netip"
 	"reflect"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -414,6 +415,47 @@ func TestGoErrors(t *testing.T) {
 	}
 	if e := out.(*limpet.ErrorValue); e.Cause != error(e) {
 		t.Errorf("the cause of the error that wraps itself is %v", e.Cause)
+	}
+}
+
+// fresh wraps a new error each time it is asked.
+type fresh struct{ n int }
+
+func (e *fresh) Error() string { return fmt.Sprint("level ", e.n) }
+func (e *fresh) Unwrap() error {
+	if e.n == 0 {
+		return nil
+	}
+	runtime.GC()
+	return &fresh{e.n - 1}
+}
+
+// Errors made on the way must not be taken for each other when the collector
+// gives out an address again.
+func TestFreshErrors(t *testing.T) {
+	list := []any{}
+	for range 5 {
+		list = append(list, &fresh{3})
+	}
+	b, err := value.Marshal(list)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := value.Decode(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, x := range got.([]any) {
+		e := x.(*limpet.ErrorValue)
+		for n := 3; n > 0; n-- {
+			if want := fmt.Sprint("level ", n); e.Message != want {
+				t.Fatalf("got %q, want %q", e.Message, want)
+			}
+			e = e.Cause.(*limpet.ErrorValue)
+		}
+		if e.Message != "level 0" || e.HasCause {
+			t.Fatalf("got %q", e.Message)
+		}
 	}
 }
 
