@@ -1,0 +1,308 @@
+// Door measures HTTP requests that call an object (DESIGN 13, P5 and the Go side
+// of P4).
+//
+//	go run ./bench/door -workerd PATH
+//	go run ./bench/door               limpet alone: no ratios
+//	go run ./bench/door -quick
+//
+// The load comes from this process, over 1, 16 or 64 keep-alive connections on
+// loopback, each sending its next request when it has the answer. The servers are
+// processes of their own:
+//
+//	handler  a Go program with an http.Handler that calls the object through a
+//	         typed stub, as a worker does:          GET /rpc?o=NAME, /put?o=NAME
+//	door     limpet's own door, JSON in and out:    POST /v1/objects/BENCH/NAME/call/…
+//	workerd  a JavaScript worker that calls a Durable Object stored in SQLite
+//	         (npm package workerd):                 GET /rpc?o=NAME, /put?o=NAME
+//
+// rpc calls a method that returns 1; put stores 100 bytes that change each time
+// and is answered when that is durable.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/limpet-dev/limpet/bench/measure"
+)
+
+func main() {
+	if len(os.Args) > 1 && os.Args[1] == serveCommand {
+		serveMain(os.Args[2:])
+		return
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	err := run(ctx, os.Args[1:], os.Stdout)
+	stop()
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		os.Exit(2)
+	case err != nil:
+		fmt.Fprintln(os.Stderr, "door:", err)
+		os.Exit(1)
+	}
+}
+
+type options struct {
+	workerd     string
+	dir         string
+	connections []int
+	objects     int
+	rounds      int
+	time        time.Duration
+	max         int64
+}
+
+func parse(args []string, out io.Writer) (o options, err error) {
+	flags := flag.NewFlagSet("door", flag.ContinueOnError)
+	flags.SetOutput(out)
+	flags.StringVar(&o.workerd, "workerd", "", "the workerd binary to compare with")
+	flags.StringVar(&o.dir, "dir", "", "folder on the disk to measure (default: that of temporary files)")
+	connections := flags.String("connections", "1,16,64", "numbers of connections, separated by commas")
+	flags.IntVar(&o.objects, "objects", 1000, "objects of the measurements that use many")
+	flags.IntVar(&o.rounds, "rounds", 5, "rounds; each side runs once in each, for each measurement")
+	flags.DurationVar(&o.time, "time", time.Second, "how long a side runs in a round")
+	flags.Int64Var(&o.max, "max", 500_000, "requests after which a side stops before its time")
+	quick := flags.Bool("quick", false, "20 objects and 2 rounds of 20ms, to see that it works")
+	if err := flags.Parse(args); err != nil {
+		return o, err
+	}
+	if *quick {
+		o.objects, o.rounds, o.time = 20, 2, 20*time.Millisecond
+	}
+	for c := range strings.SplitSeq(*connections, ",") {
+		n, err := strconv.Atoi(strings.TrimSpace(c))
+		if err != nil || n < 1 || n > 1024 {
+			return o, fmt.Errorf("-connections: %q is not a number from 1 to 1024", c)
+		}
+		o.connections = append(o.connections, n)
+	}
+	if o.objects < 1 || o.rounds < 1 || o.time <= 0 || o.max < 1 {
+		return o, errors.New("-objects, -rounds, -time and -max must be positive")
+	}
+	return o, nil
+}
+
+// side is a way into a server.
+type side struct {
+	name   string
+	server *server
+	// request makes the request of a measurement.
+	request func(m *measurement, object int, r *rand.Rand) request
+	clients []*client
+	figures map[string]*figures // by measurement and connections
+}
+
+// figures are those of a side over the rounds.
+type figures struct {
+	rate, p50, p99, cpu, others measure.Spread // a second; us; us; us; cores
+}
+
+// measurement is what is asked of the objects.
+type measurement struct {
+	name    string
+	put     bool
+	objects func(o options) int
+}
+
+var measurements = []*measurement{
+	{name: "rpc, one object", objects: func(options) int { return 1 }},
+	{name: "rpc", objects: func(o options) int { return o.objects }},
+	{name: "put", put: true, objects: func(o options) int { return o.objects }},
+}
+
+// get is a request to a program in front of the objects.
+func get(m *measurement, object int, _ *rand.Rand) request {
+	if m.put {
+		return request{path: "/put?o=w" + strconv.Itoa(object)}
+	}
+	return request{path: "/rpc?o=w" + strconv.Itoa(object)}
+}
+
+// post is a request to limpet's door.
+func post(m *measurement, object int, r *rand.Rand) request {
+	path := "/v1/objects/BENCH/w" + strconv.Itoa(object) + "/call/"
+	if !m.put {
+		return request{path: path + "noop", body: []byte("[]")}
+	}
+	const before, after = `["k","`, `"]`
+	body := make([]byte, len(before)+100+len(after))
+	copy(body, before)
+	fill(body[len(before):len(before)+100], r.Uint64)
+	copy(body[len(before)+100:], after)
+	return request{path: path + "write", body: body}
+}
+
+func run(ctx context.Context, args []string, out io.Writer) (err error) {
+	o, err := parse(args, out)
+	if err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp(o.dir, "limpet-bench-door-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+
+	limpet, err := startLimpet(ctx, filepath.Join(dir, "limpet"))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, limpet.stop()) }()
+	sides := []*side{{name: sideHandler, server: limpet, request: get}, {name: sideDoor, server: limpet, request: post}}
+	if o.workerd != "" {
+		folder := filepath.Join(dir, "workerd")
+		if err := os.Mkdir(folder, 0o700); err != nil {
+			return err
+		}
+		workerd, err := startWorkerd(ctx, o.workerd, folder)
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, workerd.stop()) }()
+		sides = append(sides, &side{name: sideWorkerd, server: workerd, request: get})
+	}
+	for _, s := range sides {
+		s.figures = map[string]*figures{}
+		defer s.close()
+		if err := s.prepare(o); err != nil {
+			return fmt.Errorf("%s: %w", s.name, err)
+		}
+	}
+	for round := range o.rounds {
+		for _, m := range measurements {
+			for _, c := range o.connections {
+				for _, i := range measure.Order(round, len(sides)) {
+					if err := sides[i].round(ctx, o, round, m, c); err != nil {
+						return fmt.Errorf("%s, %s over %d connections: %w", sides[i].name, m.name, c, err)
+					}
+				}
+			}
+		}
+	}
+	report(out, o, sides)
+	return nil
+}
+
+// Names of the sides.
+const (
+	sideHandler = "handler"
+	sideDoor    = "door"
+	sideWorkerd = "workerd"
+)
+
+// prepare opens the connections and puts a value into each object once, so that
+// all are in memory with their storage.
+func (s *side) prepare(o options) error {
+	for _, c := range o.connections {
+		for len(s.clients) < c {
+			client, err := dial(s.server.addr)
+			if err != nil {
+				return err
+			}
+			s.clients = append(s.clients, client)
+		}
+	}
+	r := rand.New(rand.NewPCG(0, 0))
+	for _, m := range measurements {
+		for object := range m.objects(o) {
+			if err := s.clients[object%len(s.clients)].do(s.request(m, object, r)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (s *side) close() {
+	for _, c := range s.clients {
+		_ = c.Close()
+	}
+}
+
+func figureKey(m *measurement, connections int) string {
+	return m.name + " " + strconv.Itoa(connections)
+}
+
+func (s *side) round(ctx context.Context, o options, round int, m *measurement, connections int) error {
+	// Values must be new: a put that changes nothing commits nothing.
+	seed := uint64(round)<<32 | uint64(connections)
+	res, err := measure.Load{
+		Callers: connections, Time: o.time, Max: o.max, Seed: seed, PID: s.server.pid,
+		Op: func(caller int, r *rand.Rand) error {
+			return s.clients[caller].do(s.request(m, r.IntN(m.objects(o)), r))
+		},
+	}.Run(ctx)
+	if err != nil {
+		return err
+	}
+	f := s.figures[figureKey(m, connections)]
+	if f == nil {
+		f = &figures{}
+		s.figures[figureKey(m, connections)] = f
+	}
+	f.rate.Add(res.Rate())
+	f.p50.Add(measure.Micros(res.Latency.Quantile(0.5)))
+	f.p99.Add(measure.Micros(res.Latency.Quantile(0.99)))
+	f.cpu.Add(measure.Micros(res.CPUPerOp()))
+	f.others.Add(res.Others)
+	return nil
+}
+
+func report(out io.Writer, o options, sides []*side) {
+	fmt.Fprintf(out, "HTTP requests that call an object, %d objects unless it says one. %s; the load runs on the same cores. %d rounds of %v, median (range).\n\n",
+		o.objects, measure.Machine(), o.rounds, o.time)
+	var rival *side
+	for _, s := range sides {
+		if s.name == sideWorkerd {
+			rival = s
+		}
+	}
+	t := measure.Table{Head: []string{"measurement", "connections", "side", "requests/s", "p50 us", "p99 us", "server CPU us", "times workerd", "workerd's CPU / its", "others' cores"}}
+	for _, m := range measurements {
+		for _, c := range o.connections {
+			for _, s := range sides {
+				f := s.figures[figureKey(m, c)]
+				cells := []string{m.name, strconv.Itoa(c), s.name, f.rate.Text(measure.Whole), f.p50.Text(measure.Number), f.p99.Text(measure.Number),
+					measure.Number(f.cpu.Median()), "", "", measure.Number(f.others.Median())}
+				if rival != nil && s != rival {
+					b := rival.figures[figureKey(m, c)]
+					cells[7] = measure.Ratio(f.rate, b.rate).Text(measure.Number)
+					cells[8] = measure.Number(measure.Ratio(b.cpu, f.cpu).Median())
+				}
+				t.Row(cells...)
+			}
+		}
+	}
+	t.Write(out)
+	if rival == nil {
+		fmt.Fprintln(out, "No ratio: give the path of a workerd binary with -workerd.")
+		return
+	}
+	var targets []measure.Target
+	for _, m := range measurements {
+		what, least := "P5 times workerd, ", 3.0
+		if m.put {
+			what, least = "P4 times workerd, ", 10
+		}
+		for _, s := range sides {
+			f, b := s.figures[figureKey(m, 64)], rival.figures[figureKey(m, 64)]
+			if s == rival || f == nil || b == nil {
+				continue
+			}
+			targets = append(targets, measure.Target{What: what + m.name + ", 64 connections, " + s.name,
+				Got: measure.Ratio(f.rate, b.rate).Median(), Limit: least, AtLeast: true})
+		}
+	}
+	measure.Targets(out, targets...)
+}

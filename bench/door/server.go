@@ -1,0 +1,110 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	_ "embed" // the worker of workerd
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+//go:embed worker.js
+var workerJS []byte
+
+//go:embed worker.capnp
+var workerConfig []byte
+
+// server is a process under load.
+type server struct {
+	addr  string
+	pid   int
+	cmd   *exec.Cmd
+	stdin io.Closer
+}
+
+// startLimpet runs this program again as the server.
+func startLimpet(ctx context.Context, dir string) (*server, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.CommandContext(ctx, self, serveCommand, dir)
+	cmd.Stderr = os.Stderr
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		return nil, err
+	}
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	s := &server{pid: cmd.Process.Pid, cmd: cmd, stdin: stdin}
+	line, err := bufio.NewReader(stdout).ReadString('\n')
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("the server did not say its address: %w", err), s.stop())
+	}
+	s.addr = strings.TrimSpace(line)
+	return s, nil
+}
+
+// startWorkerd runs workerd on an empty folder.
+func startWorkerd(ctx context.Context, path, dir string) (*server, error) {
+	store := filepath.Join(dir, "store")
+	if err := os.Mkdir(store, 0o700); err != nil {
+		return nil, err
+	}
+	config := filepath.Join(dir, "worker.capnp")
+	if err := errors.Join(os.WriteFile(filepath.Join(dir, "worker.js"), workerJS, 0o600), os.WriteFile(config, workerConfig, 0o600)); err != nil {
+		return nil, err
+	}
+	// A free port of now: workerd does not say which one it took.
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	addr := l.Addr().String()
+	if err := l.Close(); err != nil {
+		return nil, err
+	}
+	cmd := exec.CommandContext(ctx, path, "serve", "--experimental", config, "config", "-s", "http="+addr, "-d", "store="+store)
+	cmd.Stderr = os.Stderr
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	s := &server{addr: addr, pid: cmd.Process.Pid, cmd: cmd}
+	deadline := time.Now().Add(answerTimeout)
+	for {
+		c, err := dial(addr)
+		if err == nil {
+			_ = c.Close()
+			return s, nil
+		}
+		if time.Now().After(deadline) || ctx.Err() != nil {
+			return nil, errors.Join(fmt.Errorf("workerd does not answer: %w", err), s.stop())
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+// stop ends the process: limpet's by the end of its input, workerd by a signal.
+func (s *server) stop() error {
+	if s.stdin != nil {
+		_ = s.stdin.Close()
+		return s.cmd.Wait()
+	}
+	if err := s.cmd.Process.Kill(); err != nil {
+		return err
+	}
+	_ = s.cmd.Wait() // says that it was killed
+	return nil
+}
