@@ -7,12 +7,14 @@ import (
 	"sync/atomic"
 )
 
+// MinPageSize and MaxPageSize bound the size of a page in bytes. A page size is
+// a power of two between them (SQLite file format, 1.3.2).
 const (
-	// MinPageSize and MaxPageSize bound the size of a page in bytes. A page
-	// size is a power of two between them (SQLite file format, 1.3.2).
 	MinPageSize = 512
 	MaxPageSize = 65536
+)
 
+const (
 	slabSize = 256 << 10 // bytes of one slab, whatever its page size
 	classes  = 8         // 512, 1024 … 65536
 	// spareSlabs is how many slabs without a page in use a size keeps, so that

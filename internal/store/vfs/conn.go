@@ -1,9 +1,10 @@
 package vfs
 
 import (
+	"crypto/rand"
+	"encoding/binary"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 
 	"modernc.org/libc"
 	lib "modernc.org/sqlite/lib"
@@ -74,7 +75,12 @@ func Open(p *Pages, sink Sink, opt Options) (*Conn, error) {
 	if err := d.register(); err != nil {
 		return nil, err
 	}
-	f := &file{pages: p, sink: sink, maxBytes: MaxBytes, token: rand.Uint64()}
+	f := &file{pages: p, sink: sink, maxBytes: MaxBytes}
+	var token [8]byte
+	if _, err := rand.Read(token[:]); err != nil {
+		return nil, fmt.Errorf("open database: %w", err)
+	}
+	f.token = binary.LittleEndian.Uint64(token[:])
 	if opt.MaxBytes > 0 {
 		f.maxBytes = min(opt.MaxBytes, MaxBytes)
 	}
@@ -215,7 +221,8 @@ func (c *Conn) Broken() error {
 }
 
 // Explain returns err, an error of a statement of Raw, as *Error with what the
-// Sink or this package refused with. nil stays nil; an *Error stays as it is.
+// Sink or this package refused with; a cause is given once. nil stays nil; an *Error
+// stays as it is.
 func (c *Conn) Explain(err error) error {
 	if err == nil {
 		return nil
@@ -230,6 +237,7 @@ func (c *Conn) Explain(err error) error {
 			e.Cause = f.broken
 		case f.refused != nil && int32(e.Code) == f.refusedCode:
 			e.Cause = f.refused
+			f.refused, f.refusedCode = nil, 0
 		}
 	}
 	return e

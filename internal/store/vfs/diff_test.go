@@ -147,6 +147,24 @@ func TestApplyMalformed(t *testing.T) {
 	exec(t, c, schemaKV)
 }
 
+// A fresh page starts from zeroes, whatever the replica has.
+func TestApplyFresh(t *testing.T) {
+	for diff, want := range map[string]string{"0302006869" + "00": "hi", "0300": ""} {
+		p := vfs.NewPages(vfs.NewAllocator(), 512)
+		load(t, p, bytes.Repeat([]byte{7}, 512))
+		b, _ := hex.DecodeString(diff)
+		if err := p.Apply(b, 1); err != nil {
+			t.Fatal(err)
+		}
+		after := append([]byte(want), make([]byte, 512-len(want))...)
+		q := vfs.NewPages(vfs.NewAllocator(), 512)
+		load(t, q, after)
+		if !bytes.Equal(image(t, p), after) || p.Checksum() != q.Checksum() {
+			t.Errorf("%s: image or checksum differs", diff)
+		}
+	}
+}
+
 func TestApplyWhileOpen(t *testing.T) {
 	c, p, _ := newFixture(t, vfs.Options{})
 	if err := p.Apply(nil, 1); !errors.Is(err, vfs.ErrOpen) {

@@ -8,21 +8,21 @@ import (
 )
 
 var (
-	// ErrFull: no room for the pages or the record. SQLITE_FULL.
+	// ErrFull says that there is no room for the pages or the record. SQLITE_FULL.
 	ErrFull = errors.New("database or disk is full")
-	// ErrTooBig: a string, blob, statement or commit exceeds a limit. SQLITE_TOOBIG.
+	// ErrTooBig says that a string, blob, statement or commit exceeds a limit. SQLITE_TOOBIG.
 	ErrTooBig = errors.New("value or commit is too big")
-	// ErrInterrupt: the channel given to Conn.SetInterrupt was closed. SQLITE_INTERRUPT.
+	// ErrInterrupt says that the channel given to Conn.SetInterrupt was closed. SQLITE_INTERRUPT.
 	ErrInterrupt = errors.New("interrupted")
-	// ErrCorrupt: SQLite or this package found the pages inconsistent. SQLITE_CORRUPT, SQLITE_NOTADB.
+	// ErrCorrupt says that SQLite or this package found the pages inconsistent. SQLITE_CORRUPT, SQLITE_NOTADB.
 	ErrCorrupt = errors.New("database is corrupt")
-	// ErrOpen: the pages have an open connection; a second one would silently diverge.
+	// ErrOpen says that the pages have an open connection; a second one would silently diverge.
 	ErrOpen = errors.New("database is already open")
-	// ErrBroken: the connection was reverted, or a callback panicked; only Close is left.
+	// ErrBroken says that the connection was reverted, or a callback panicked; only Close is left.
 	ErrBroken = errors.New("connection is broken, only Close is left")
-	// ErrClosed: the connection is closed.
+	// ErrClosed says that the connection is closed.
 	ErrClosed = errors.New("connection is closed")
-	// ErrMalformed: a page diff or an image does not follow the format.
+	// ErrMalformed says that a page diff or an image does not follow the format.
 	ErrMalformed = errors.New("malformed page diff or image")
 
 	errGoexit = errors.New("runtime.Goexit")

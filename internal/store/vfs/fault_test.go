@@ -140,7 +140,18 @@ func TestRefusedCommit(t *testing.T) {
 				if err := c.Exec("INSERT INTO kv VALUES('key00', 'x')"); !errors.As(err, &next) || next.Cause != nil {
 					t.Errorf("constraint error: %v", err)
 				}
+				// Nor has one of the same code, when nobody asked for the first one's cause.
+				r.admit = func(*vfs.Change) error { return tc.err }
+				st := c.Raw().Prep("DELETE FROM kv")
+				if _, err := st.Step(); err == nil {
+					t.Error("not refused")
+				}
+				_ = st.Reset()
+				r.admit = nil
 				exec(t, c, upsert, "key00", "c")
+				if err := c.Explain(fmt.Errorf("later: %w", e.Code.ToError())); errors.Is(err, sentinel) {
+					t.Errorf("a later error has the cause of one before: %v", err)
+				}
 				if got := text(t, c, "PRAGMA integrity_check"); got != "ok" {
 					t.Error(got)
 				}
