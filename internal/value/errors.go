@@ -45,7 +45,8 @@ type Options struct {
 	// 0 or less means DefaultMaxSize.
 	MaxSize int
 	// MaxDepth is how many containers (arrays, objects, maps, sets, errors,
-	// boxes) may be nested; 0 or less means DefaultMaxDepth.
+	// boxes) may be nested; 0 or less means DefaultMaxDepth, and more than
+	// 10,000 means 10,000, which a goroutine's stack holds easily.
 	MaxDepth int
 	// Strict makes decoding into a struct refuse members that it has no field
 	// for, naming the member (ErrType). Otherwise they are ignored.
@@ -63,7 +64,7 @@ func (o Options) maxDepth() int {
 	if o.MaxDepth <= 0 {
 		return DefaultMaxDepth
 	}
-	return o.MaxDepth
+	return min(o.MaxDepth, 10_000)
 }
 
 // An Error says what is wrong with a value, and where in it.
