@@ -35,7 +35,7 @@ type Undefined struct{}
 // String gives "undefined".
 func (Undefined) String() string { return "undefined" }
 
-// Hole, as Hole{}, is an array element that does not exist (SPEC B26). It is
+// Hole is an array element that does not exist (SPEC B26), as Hole{}. It is
 // allowed as an element of a []any only.
 type Hole struct{}
 
@@ -189,7 +189,7 @@ func (e *ErrorValue) Unwrap() error {
 	}
 	at := next
 	for range maxCauses {
-		v, ok := at.(*ErrorValue)
+		v, ok := at.(*ErrorValue) //nolint:errorlint // each error of the chain by itself is what is counted
 		if !ok || v == nil {
 			return next
 		}

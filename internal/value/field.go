@@ -10,7 +10,6 @@ import (
 type structPlan struct {
 	list  []field
 	index map[string]int
-	omits bool // some field may be left out
 }
 
 // A field is one of them.

@@ -249,7 +249,7 @@ func FuzzOracle(f *testing.F) {
 	}
 	dec, err := cbor.DecOptions{
 		DupMapKey:       cbor.DupMapKeyEnforcedAPF,
-		IntDec:          cbor.IntDecConvertSigned,
+		IntDec:          cbor.IntDecConvertSignedOrFail,
 		BigIntDec:       cbor.BigIntDecodePointer,
 		DefaultMapType:  reflect.TypeFor[map[string]any](),
 		MaxNestedLevels: 1000,

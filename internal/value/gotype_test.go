@@ -369,7 +369,7 @@ func TestGoErrors(t *testing.T) {
 	if out.Error() != "get: no k" {
 		t.Errorf("got %q", out)
 	}
-	inner, ok := errors.Unwrap(out).(*limpet.ErrorValue)
+	inner, ok := errors.AsType[*limpet.ErrorValue](errors.Unwrap(out))
 	if !ok {
 		t.Fatalf("cause is %T", errors.Unwrap(out))
 	}
@@ -413,7 +413,7 @@ func TestGoErrors(t *testing.T) {
 	if err := value.Unmarshal(b, &out); err != nil {
 		t.Fatal(err)
 	}
-	if e := out.(*limpet.ErrorValue); e.Cause != error(e) {
+	if e, _ := errors.AsType[*limpet.ErrorValue](out); e == nil || e.Cause != error(e) {
 		t.Errorf("the cause of the error that wraps itself is %v", e.Cause)
 	}
 }
