@@ -413,7 +413,7 @@ func TestGoErrors(t *testing.T) {
 	if err := value.Unmarshal(b, &out); err != nil {
 		t.Fatal(err)
 	}
-	if e, _ := errors.AsType[*limpet.ErrorValue](out); e == nil || e.Cause != error(e) {
+	if e, _ := errors.AsType[*limpet.ErrorValue](out); e == nil || e.Cause != any(e) {
 		t.Errorf("the cause of the error that wraps itself is %v", e.Cause)
 	}
 }
