@@ -133,16 +133,16 @@ func BenchmarkOpen(b *testing.B) {
 // BenchmarkResident reports the memory of an idle object with storage: a
 // table of 20 keys, a put and a get statement prepared.
 func BenchmarkResident(b *testing.B) {
-	for _, size := range []int{1024, 4096} {
-		for _, cache := range []int{2, 8, 16} {
-			b.Run(fmt.Sprintf("page=%d/cache=%d", size, cache), func(b *testing.B) {
+	for _, size := range []int{1024, 2048, 4096} {
+		for _, trim := range []bool{false, true} {
+			b.Run(fmt.Sprintf("page=%d/trim=%v", size, trim), func(b *testing.B) {
 				const n = 500
 				a := vfs.NewAllocator()
 				before := rss(b)
 				conns := make([]*vfs.Conn, n)
 				var sqlite int64
 				for i := range conns {
-					c, err := vfs.Open(vfs.NewPages(a, size), &logSink{}, vfs.Options{CachePages: cache})
+					c, err := vfs.Open(vfs.NewPages(a, size), &logSink{}, vfs.Options{})
 					if err != nil {
 						b.Fatal(err)
 					}
@@ -151,6 +151,9 @@ func BenchmarkResident(b *testing.B) {
 					fill(b, c, 20)
 					c.Raw().Prep("SELECT value FROM kv WHERE key=?1")
 					c.Raw().Prep(upsert)
+					if trim {
+						c.Trim()
+					}
 					sqlite += c.MemoryUsed()
 				}
 				after := rss(b)

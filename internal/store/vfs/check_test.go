@@ -378,7 +378,9 @@ func (k *check) op() {
 		k.contents()
 	case x < 965:
 		k.rebuilt()
-	case x < 968:
+	case x < 975:
+		k.conn.Trim()
+	case x < 978:
 		if !in {
 			k.do("REINDEX", nil)
 		}

@@ -12,7 +12,10 @@ import (
 )
 
 const (
-	// DefaultCachePages is how many pages SQLite caches of one database beside ours.
+	// DefaultCachePages is how many pages SQLite caches of one database beside
+	// ours. A page it has to read again costs 0.3 us: with 8, a get out of 1,000 keys takes
+	// as long as with 200, with 2 a quarter longer (BenchmarkGet). Each cached page
+	// of 4 KiB takes 8 KiB, since the C library's allocator rounds up.
 	DefaultCachePages = 8
 
 	// progressSteps is how many steps of SQLite's virtual machine run between
@@ -299,4 +302,12 @@ func (c *Conn) MemoryUsed() int64 {
 		sum += dbStatus(f.tls, f.db, op)
 	}
 	return sum
+}
+
+// Trim gives SQLite's page cache of this connection back; it is for objects that are
+// idle. The next statement reads its pages anew, which takes about a microsecond.
+func (c *Conn) Trim() {
+	if f := c.file; f != nil {
+		lib.Xsqlite3_db_release_memory(f.tls, f.db)
+	}
 }

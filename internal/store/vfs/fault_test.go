@@ -547,6 +547,23 @@ func TestForeignImageIsRefused(t *testing.T) {
 	}
 }
 
+func TestTrim(t *testing.T) {
+	c, p, r := newFixture(t, vfs.Options{CachePages: 50})
+	before := c.MemoryUsed()
+	c.Trim()
+	if after := c.MemoryUsed(); after > before-20*4096 {
+		t.Errorf("%d bytes used, %d before", after, before)
+	}
+	exec(t, c, "BEGIN")
+	put60(t, c, "b")
+	c.Trim() // pages of a running transaction stay
+	if got := text(t, c, "SELECT count(*) FROM kv WHERE substr(value,1,1)='b'"); got != "60" {
+		t.Errorf("%s values, want 60", got)
+	}
+	exec(t, c, "COMMIT")
+	wantSame(t, p, r, image(t, p))
+}
+
 func TestClosed(t *testing.T) {
 	c, p, _ := newFixture(t, vfs.Options{})
 	if n := c.MemoryUsed(); n < 4096 || n > 200<<10 {
