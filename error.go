@@ -332,6 +332,15 @@ type fieldsCopied struct {
 
 func (f fieldsCopied) Unwrap() error { return f.error }
 
+// NoFetchError is the failure of a fetch whose object's class has no http.Handler
+// (SPEC B16).
+func NoFetchError(object ID) *Error {
+	return &Error{
+		Code: CodeUnknownMethod, Delivery: DeliveryReceived, Remote: true, byLimpet: true, ObjectID: object.String(),
+		Message: "Handler does not export a fetch() function.",
+	}
+}
+
 // MethodError turns the error that a Runner returned into what its caller sees
 // (SPEC C26, C7): the text, code, name and fields are the method's own, the
 // delivery is received and Remote is set. The cause stays behind. Nothing is

@@ -179,8 +179,7 @@ func (inc *incarnation) serve(ev *event) *limpet.Error {
 	}
 	handler, ok := inc.receiver.(http.Handler)
 	if !ok || !inc.class.HasHandler() {
-		return inc.newError(limpet.CodeUnknownMethod, limpet.DeliveryReceived,
-			"Handler does not export a fetch() function.").With(func(e *limpet.Error) { e.Remote = true })
+		return limpet.NoFetchError(inc.id)
 	}
 	return ev.writer.serve(handler)
 }
