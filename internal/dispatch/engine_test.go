@@ -30,7 +30,7 @@ func TestTimelines(t *testing.T) {
 		runs     int
 		outcome  []string
 	}{{
-		// SPEC T1, E21, E25, E30
+		// SPEC T1, E1, E21, E25, E30; E56: waiting for the result is not pipelining
 		name:     "recovered",
 		script:   []fault{{after: 120 * ms, kind: lostRequest}, {after: 40 * ms}},
 		delays:   []time.Duration{310 * ms},
@@ -166,7 +166,7 @@ func TestTimelines(t *testing.T) {
 					if w.executions != test.runs {
 						t.Errorf("%d executions, want %d", w.executions, test.runs)
 					}
-					// SPEC I2, I3: as many retries as started, one outcome if any did
+					// SPEC I2, I3, I4: as many retries as started, one outcome if any did
 					if w.retries != len(test.attempts)-1 {
 						t.Errorf("%d retries counted, want %d", w.retries, len(test.attempts)-1)
 					}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -598,6 +599,9 @@ func TestRedirectsAndRetries(t *testing.T) {
 		if diff := cmp.Diff(want, w.flags()); diff != "" || len(*got) != 2 {
 			t.Errorf("asked %q\n%s", *got, diff)
 		}
+		if len(w.attempts[1].Uncertain) != 1 || len(w.attempts[2].Uncertain) != 0 {
+			t.Errorf("uncertain processes %v, then %v", w.attempts[1].Uncertain, w.attempts[2].Uncertain)
+		}
 		if diff := cmp.Diff([]string{"fetch recovered 3.5s"}, w.outcomes); diff != "" { // SPEC I1
 			t.Error(diff)
 		}
@@ -671,6 +675,71 @@ func TestFetchWithoutAttemptClosesBody(t *testing.T) {
 		b = newBody("x")
 		if _, err := e.Fetch(t.Context(), fetchCall(), stream("POST", "http://x/", b), true); err == nil || b.closed.Load() != 1 {
 			t.Errorf("%v, body closed %d times", err, b.closed.Load())
+		}
+	})
+}
+
+func TestFetchWhileClosing(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		// The engine is closed after the call was admitted, before its attempt.
+		w := newWorld(t)
+		e := w.engine()
+		w.routes = func(int) Transport {
+			e.Close()
+			return w
+		}
+		b := newBody("x")
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		_, err := e.Fetch(ctx, fetchCall(), stream("POST", "http://x/", b), true)
+		got := asLimpet(t, err)
+		if got.Code != limpet.CodeDraining || got.Delivery != limpet.DeliveryNone || b.closed.Load() != 1 || len(w.attempts) != 0 {
+			t.Errorf("got %+v, body closed %d times", got, b.closed.Load())
+		}
+	})
+}
+
+func TestFetchResponseWithoutHandler(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		// The object that called is gone: nobody will close the response.
+		w := newWorld(t)
+		b := newBody("answer")
+		w.serve = func(*http.Request) *http.Response { return &http.Response{StatusCode: 200, Body: b} }
+		e := w.engine()
+		defer e.Close()
+		o := &object{w: w, backErr: code(limpet.CodeReset, 0)}
+		_, err := e.Fetch(limpet.WithOrigin(t.Context(), o), fetchCall(), must(http.NewRequest("GET", "http://x/", nil)), true)
+		if limpet.CodeOf(err) != limpet.CodeReset || b.closed.Load() != 1 {
+			t.Errorf("%v, response closed %d times", err, b.closed.Load())
+		}
+	})
+}
+
+func TestFetchUpgrade(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		// SPEC E41, E1: a handshake is retried like any request, and what it brings
+		// can be written to
+		w := newWorld(t, fault{kind: refused})
+		near, far := net.Pipe()
+		w.serve = func(r *http.Request) *http.Response {
+			return &http.Response{StatusCode: 101, Header: http.Header{"Upgrade": r.Header["Upgrade"]}, Body: near}
+		}
+		e := w.engine()
+		defer e.Close()
+		req := must(http.NewRequest("GET", "http://x/", nil))
+		req.Header.Set("Upgrade", "websocket")
+		resp, err := e.Fetch(t.Context(), fetchCall(), req, true)
+		if err != nil || resp.StatusCode != 101 || len(w.attempts) != 2 {
+			t.Fatalf("%v, %v after %d attempts", resp, err, len(w.attempts))
+		}
+		go io.WriteString(resp.Body.(io.Writer), "ping")
+		b := make([]byte, 4)
+		if _, err := io.ReadFull(far, b); err != nil || string(b) != "ping" {
+			t.Errorf("%q, %v", b, err)
+		}
+		resp.Body.Close()
+		if _, err := far.Read(b); err != io.EOF {
+			t.Errorf("the connection is still open: %v", err)
 		}
 	})
 }

@@ -236,6 +236,24 @@ func TestLosslessFailures(t *testing.T) {
 		}
 	})
 	bubble(t, func(t *testing.T) {
+		// and without the flag it needs no identity here
+		w := newWorld(t, fault{kind: refused})
+		w.routes = func(n int) Transport {
+			if n == 0 {
+				return w
+			}
+			return losslessTransport{w}
+		}
+		e := w.engine()
+		defer e.Close()
+		if _, err := e.Call(t.Context(), newCall()); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff([]string{"0s #1 (N1,0)", "100ms #2 (none,0)"}, w.flags()); diff != "" {
+			t.Error(diff)
+		}
+	})
+	bubble(t, func(t *testing.T) {
 		// SPEC F18: without an identity the object can't tell a duplicate, so there
 		// must be none
 		w := newWorld(t, fault{kind: lostReply})
