@@ -1,6 +1,7 @@
 package value_test
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -332,6 +333,89 @@ func TestFieldNames(t *testing.T) {
 		}
 		if got, err := value.ToJSON(b); err != nil || string(got) != want {
 			t.Errorf("got %s, %v; want %s", got, err, want)
+		}
+	}
+}
+
+type Deep struct {
+	Level int
+	Name  string `json:"name,omitempty"`
+}
+
+type Middle struct {
+	Deep
+	Level string `json:"Level"`
+}
+
+type marked struct{ On bool }
+
+func (m marked) IsZero() bool { return !m.On }
+
+// The rules for fields are those of encoding/json, so that it is the oracle.
+func TestFieldsAsJSON(t *testing.T) {
+	n := 5
+	type inner struct{ A, B int }
+	for _, v := range []any{
+		struct{ Middle }{Middle{Deep{1, "n"}, "two"}},
+		struct {
+			*Deep
+			Other *Middle `json:"other"`
+		}{},
+		struct {
+			*Deep
+			*Middle
+		}{&Deep{1, "a"}, &Middle{Deep{2, "b"}, "three"}},
+		struct {
+			Deep `json:"deep"`
+			inner
+		}{Deep{1, ""}, inner{2, 3}},
+		struct {
+			A int `json:"x"`
+			B int `json:",omitempty"`
+			C int `json:"-"`
+			D int `json:"-,"`
+			E int `json:"e e"`
+		}{1, 0, 3, 4, 5},
+		struct {
+			S  string         `json:",omitempty"`
+			P  *int           `json:",omitempty"`
+			M  map[string]int `json:",omitempty"`
+			L  []int          `json:",omitempty"`
+			A  [0]int         `json:",omitempty"`
+			F  float64        `json:",omitempty"`
+			B  bool           `json:",omitempty"`
+			I  any            `json:",omitempty"`
+			Z  marked         `json:",omitzero"`
+			Y  marked         `json:",omitzero"`
+			S2 string         `json:",omitempty"`
+			P2 *int           `json:",omitempty"`
+			L2 []int          `json:",omitempty"`
+		}{Y: marked{true}, S2: "s", P2: &n, L2: []int{1}},
+		struct{ A, b int }{1, 2},
+		map[string]any{"b": []any{nil, true, "x"}, "a": map[string]int{"z": 1, "y": 2}},
+	} {
+		b, err := value.Marshal(v)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := value.ToJSON(b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want, err := json.Marshal(v)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if string(got) != string(want) {
+			t.Errorf("%T\n got %s\nwant %s", v, got, want)
+		}
+		back := reflect.New(reflect.TypeOf(v))
+		if err := (value.Options{Strict: true}).Unmarshal(b, back.Interface()); err != nil {
+			t.Errorf("%T: %v", v, err)
+			continue
+		}
+		if again, err := json.Marshal(back.Elem().Interface()); err != nil || string(again) != string(want) {
+			t.Errorf("%T\ncame back as %s, %v\n      want %s", v, again, err, want)
 		}
 	}
 }

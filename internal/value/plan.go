@@ -58,8 +58,8 @@ func planOf(t reflect.Type) *plan {
 // That is so for bools, numbers, strings, time.Time, and arrays and structs of
 // them. Copies by assignment must not differ from what the wire would give, so a
 // struct with an unexported or excluded field is not plain: such fields are
-// never carried. (One difference stays: a time.Time keeps its nanoseconds and
-// its location.) Safe for concurrent use.
+// never carried. Two differences stay: a time.Time keeps its nanoseconds and its
+// location, and a string that is no UTF-8 is not refused. Safe for concurrent use.
 func Plain(t reflect.Type) bool { return t != nil && planOf(t).plain }
 
 var (

@@ -31,7 +31,10 @@ func NewReader(b []byte) (*Reader, error) { return Options{}.NewReader(b) }
 // empty. The Reader keeps b.
 func (o Options) NewReader(b []byte) (*Reader, error) {
 	r := new(Reader)
-	return r, r.init(b, o)
+	if err := r.init(b, o); err != nil {
+		return nil, err
+	}
+	return r, nil
 }
 
 func (r *Reader) init(b []byte, o Options) error {
