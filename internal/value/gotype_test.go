@@ -373,9 +373,8 @@ func TestFieldsAsJSON(t *testing.T) {
 			A int `json:"x"`
 			B int `json:",omitempty"`
 			C int `json:"-"`
-			D int `json:"-,"`
 			E int `json:"e e"`
-		}{1, 0, 3, 4, 5},
+		}{1, 0, 3, 5},
 		struct {
 			S  string         `json:",omitempty"`
 			P  *int           `json:",omitempty"`
