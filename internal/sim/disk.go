@@ -6,6 +6,8 @@ import (
 	"math/rand/v2"
 	"os"
 	"sync"
+	"sync/atomic"
+	"syscall"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
@@ -21,12 +23,27 @@ type Disk struct {
 
 	mu  sync.RWMutex // held for reading by every operation, for writing by CutPower
 	cut bool
+
+	full   atomic.Bool
+	syncMu sync.RWMutex // held for reading by every data sync, for writing by HoldSyncs
 }
 
 // NewDisk returns an empty disk.
 func NewDisk() *Disk { return newDisk(vfs.NewCrashableMem()) }
 
 func newDisk(mem *vfs.MemFS) *Disk { return &Disk{FS: mem, mem: mem} }
+
+// SetFull makes every write that would make a file longer fail with ENOSPC, or
+// lets it work again.
+func (d *Disk) SetFull(full bool) { d.full.Store(full) }
+
+// HoldSyncs makes every SyncData that starts from now on wait until release is
+// called, once; it returns when those under way have ended. CutPower does not
+// wait for them: they fail when they are released.
+func (d *Disk) HoldSyncs() (release func()) {
+	d.syncMu.Lock()
+	return d.syncMu.Unlock
+}
 
 // CutPower ends the disk: operations that run have ended when it returns, and
 // every later one fails with ErrPowerCut. The disk it returns holds what was
@@ -133,15 +150,28 @@ func (f *diskFile) ReadAt(p []byte, off int64) (int, error) {
 }
 
 func (f *diskFile) Write(p []byte) (int, error) {
+	if f.d.full.Load() {
+		return 0, syscall.ENOSPC
+	}
 	return f.count(func() (int, error) { return f.File.Write(p) })
 }
 
 func (f *diskFile) WriteAt(p []byte, off int64) (int, error) {
+	if f.d.full.Load() {
+		if info, err := f.Stat(); err != nil || off+int64(len(p)) > info.Size() {
+			return 0, errors.Join(syscall.ENOSPC, err)
+		}
+	}
 	return f.count(func() (int, error) { return f.File.WriteAt(p, off) })
 }
 
-func (f *diskFile) Sync() error     { return f.d.do(f.File.Sync) }
-func (f *diskFile) SyncData() error { return f.d.do(f.File.SyncData) }
+func (f *diskFile) Sync() error { return f.d.do(f.File.Sync) }
+
+func (f *diskFile) SyncData() error {
+	f.d.syncMu.RLock()
+	defer f.d.syncMu.RUnlock()
+	return f.d.do(f.File.SyncData)
+}
 
 func (f *diskFile) SyncTo(length int64) (full bool, err error) {
 	err = f.d.do(func() error {
