@@ -48,7 +48,7 @@ func (jsonCodec) DecodeArgs(e limpet.Encoded, into ...any) error {
 	}
 	return nil
 }
-func (jsonCodec) Marshal(v any) (limpet.Encoded, error)        { return json.Marshal(v) }
+func (jsonCodec) Marshal(v any) (limpet.Encoded, error)      { return json.Marshal(v) }
 func (jsonCodec) Unmarshal(e limpet.Encoded, into any) error { return json.Unmarshal(e, into) }
 
 // world is a host with an engine and classes.
