@@ -423,16 +423,16 @@ func TestReplayMemory(t *testing.T) {
 			t.Errorf("over the cap: attempt %+v", a)
 		}
 		// SPEC G22, G23: calls share the pool, and give back what they took, once
-		done := make(chan int)
+		done := make(chan error)
 		for range 5 {
 			go func() {
 				_, err := e.Call(context.Background(), newCall(func(c *limpet.CallSpec) { c.Runner = &args{size: 3000} }))
-				done <- err.(*limpet.Error).Attempts
+				done <- err
 			}()
 		}
 		var got []int
 		for range 5 {
-			got = append(got, <-done)
+			got = append(got, asLimpet(t, <-done).Attempts)
 		}
 		slices.Sort(got)
 		if want := []int{1, 1, 1, 5, 5}; !slices.Equal(got, want) { // 4030 bytes each

@@ -399,7 +399,8 @@ func TestRedirectMethods(t *testing.T) {
 					t.Errorf("content type and length %q, then %q", types[0], types[1])
 				}
 				// SPEC B11: redirected, and the final URL
-				if resp.Request.URL.String() != "http://x/b" || resp.Request.Response == nil || resp.Request.Response.StatusCode != test.status {
+				if resp.Request.URL.String() != "http://x/b" || resp.Request.Response == nil ||
+					resp.Request.Response.StatusCode != test.status || resp.Request.Response.Request.URL.Path != "/a" {
 					t.Errorf("final request %v, redirected by %v", resp.Request.URL, resp.Request.Response)
 				}
 				if b, _ := io.ReadAll(resp.Body); string(b) != "end" {
@@ -732,13 +733,15 @@ func TestFetchUpgrade(t *testing.T) {
 		if err != nil || resp.StatusCode != 101 || len(w.attempts) != 2 {
 			t.Fatalf("%v, %v after %d attempts", resp, err, len(w.attempts))
 		}
-		go io.WriteString(resp.Body.(io.Writer), "ping")
+		go func() {
+			_, _ = io.WriteString(resp.Body.(io.Writer), "ping") // what did not arrive is seen below
+		}()
 		b := make([]byte, 4)
 		if _, err := io.ReadFull(far, b); err != nil || string(b) != "ping" {
 			t.Errorf("%q, %v", b, err)
 		}
 		resp.Body.Close()
-		if _, err := far.Read(b); err != io.EOF {
+		if _, err := far.Read(b); !errors.Is(err, io.EOF) {
 			t.Errorf("the connection is still open: %v", err)
 		}
 	})

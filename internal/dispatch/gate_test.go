@@ -301,7 +301,7 @@ func TestErrorsAreCopies(t *testing.T) {
 		e := w.engine()
 		defer e.Close()
 		_, err := e.Call(t.Context(), newCall())
-		if err == error(shared) || shared.Attempts != 0 {
+		if err == error(shared) || shared.Attempts != 0 { //nolint:errorlint // the same one?
 			t.Errorf("the transport's error was changed: %+v", shared)
 		}
 	})

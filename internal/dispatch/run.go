@@ -222,6 +222,7 @@ func (r *run) mayHaveRun(identified bool) {
 
 // answered looks at a response for a redirect.
 func (r *run) answered() event {
+	r.resp.Request = r.fetch.req
 	next, err := r.fetch.redirect(r.ctx, r.resp)
 	switch {
 	case err != nil: // the attempt succeeded all the same
@@ -236,8 +237,6 @@ func (r *run) answered() event {
 		r.retries = r.replayable && r.spec.Policy.MaxRetries > 0
 		r.original, r.uncertain, r.uncertainID = nil, false, limpet.Identity{}
 		return event{kind: evRedirected, replayable: r.replayable}
-	default:
-		r.resp.Request = r.fetch.req
 	}
 	return event{kind: evSucceeded}
 }

@@ -314,7 +314,7 @@ func bubble(t *testing.T, f func(t *testing.T)) {
 
 func asLimpet(t *testing.T, err error) *limpet.Error {
 	t.Helper()
-	e, ok := err.(*limpet.Error)
+	e, ok := err.(*limpet.Error) //nolint:errorlint // calls fail with nothing else, not even wrapped
 	if !ok {
 		t.Fatalf("error is a %T (%v), want *limpet.Error", err, err)
 	}

@@ -13,16 +13,16 @@ import (
 type Clock struct{}
 
 // Now is the bubble's time.
-func (Clock) Now() time.Time { return time.Now() }
+func (Clock) Now() time.Time { return time.Now() } //nolint:forbidigo // the clock of tests
 
 // Since is the time that has passed since t, read faster than by Now.
-func (Clock) Since(t time.Time) time.Duration { return time.Since(t) }
+func (Clock) Since(t time.Time) time.Duration { return time.Since(t) } //nolint:forbidigo // the clock of tests
 
 // NewTimer sends the time once after d.
-func (Clock) NewTimer(d time.Duration) limpet.Timer { return timer{time.NewTimer(d)} }
+func (Clock) NewTimer(d time.Duration) limpet.Timer { return timer{time.NewTimer(d)} } //nolint:forbidigo // the clock of tests
 
 // AfterFunc calls f on a goroutine of its own after d.
-func (Clock) AfterFunc(d time.Duration, f func()) limpet.Timer { return timer{time.AfterFunc(d, f)} }
+func (Clock) AfterFunc(d time.Duration, f func()) limpet.Timer { return timer{time.AfterFunc(d, f)} } //nolint:forbidigo // the clock of tests
 
 type timer struct{ t *time.Timer }
 
