@@ -10,6 +10,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/limpet-dev/limpet"
 	"github.com/limpet-dev/limpet/internal/dispatch"
@@ -162,15 +163,25 @@ func (n *Node) Drain(ctx context.Context) error {
 	return nil
 }
 
-// Close ends the node at once: calls that run fail, what was committed becomes
-// durable, the directory is given back. Call Drain before to let calls end. It
-// returns when every goroutine of the node has ended; a handler that does not
-// return keeps it waiting only until its context was cancelled. Closing again
-// gives the same answer.
+// closeTimeout is how long Close waits for handlers that do not return although
+// their context was cancelled. Go can't stop them.
+const closeTimeout = 10 * time.Second
+
+// Close ends the node at once: calls that run fail and their contexts are
+// cancelled, what was committed becomes durable, the directory is given back.
+// Call Drain before to let calls end. Close returns when every goroutine of the
+// node has ended; if a handler does not return within 10 s, with an error that
+// says so (it can have no effect any more). Closing again gives the same answer.
 func (n *Node) Close() error {
 	n.closing.Do(func() {
 		n.draining.Store(true)
-		hostErr := n.host.Close(context.Background())
+		ctx, cancel := context.WithCancelCause(context.Background())
+		limit := n.cfg.Clock.AfterFunc(closeTimeout, func() {
+			cancel(fmt.Errorf("a handler did not return within %v of the end of its context", closeTimeout))
+		})
+		hostErr := n.host.Close(ctx)
+		limit.Stop()
+		cancel(nil)
 		n.engine.Close()
 		n.closeErr = errors.Join(hostErr, n.store.Close())
 	})
