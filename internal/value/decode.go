@@ -197,14 +197,11 @@ func (t *Token) describe() string {
 	case KindBool, KindInt, KindFloat, KindBigInt:
 		return t.Kind.String() + " " + t.scalarText()
 	case KindString:
-		if len(t.Str) <= 40 {
-			return "string " + quote(string(t.Str))
-		}
-		return "string " + quote(string(t.Str[:37])+"...")
+		return "string " + quote(short(string(t.Str[:min(len(t.Str), 41)]), 40))
 	case KindTyped:
 		return t.Elem.String()
 	case KindError:
-		return "error " + quote(t.Err.Name)
+		return "error " + quote(short(t.Err.Name, 40))
 	}
 	return t.Kind.String()
 }
@@ -655,7 +652,7 @@ func (p *plan) decStruct(d *decoder, t *Token, v reflect.Value) error {
 // unknown passes over a member that the struct has no field for.
 func (p *plan) unknown(d *decoder, t *Token) error {
 	if d.strict {
-		return fail(ErrType, "%s has no field for the member %q", p.typ, t.Str)
+		return fail(ErrType, "%s has no field for the member %q", p.typ, short(string(t.Str), 64))
 	}
 	if err := d.r.Next(t); err != nil {
 		return err

@@ -191,6 +191,42 @@ func TestEdges(t *testing.T) {
 	}
 }
 
+// Errors quote what is wrong, but not all of it: names come from outside.
+func TestLongNames(t *testing.T) {
+	long := strings.Repeat("\u00e9\"", 1<<16)
+	quoted, err := json.Marshal(long)
+	if err != nil {
+		t.Fatal(err)
+	}
+	q := string(quoted)
+	for _, text := range []string{`{"$` + q[1:] + `:1}`, `{"$error":{` + q + `:1}}`, `{` + q + `:1e999}`, `[` + strings.Repeat("9", 1<<16) + `]`} {
+		_, err := value.FromJSON([]byte(text))
+		if err == nil {
+			t.Fatalf("%.20s is accepted", text)
+		}
+		checkTyped(t, err)
+	}
+	type T struct{ A int }
+	for _, v := range []any{map[string]any{long: 1}, map[string]any{"A": long}, map[string]any{"A": &limpet.ErrorValue{Name: long}}, map[string]any{"A": map[string]any{long: long}}} {
+		b, err := value.Marshal(v)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err = (value.Options{Strict: true}).Unmarshal(b, new(T)); err == nil {
+			t.Fatal("accepted")
+		}
+		checkTyped(t, err)
+		if err = value.Unmarshal(b, new(map[string]map[string]netip.Addr)); err == nil {
+			t.Fatal("accepted")
+		}
+		checkTyped(t, err)
+	}
+	if _, err = value.Marshal(map[string]any{long + "\xff": 1}); err == nil {
+		t.Fatal("accepted")
+	}
+	checkTyped(t, err)
+}
+
 // The same bytes in the hands of a reader that knows less: errors name the version.
 func TestVersion(t *testing.T) {
 	if _, err := value.Decode([]byte{2, 0xf6}); !errors.Is(err, value.ErrVersion) || err.Error() != "value of format version 2; this build reads version 1" {

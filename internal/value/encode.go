@@ -512,7 +512,7 @@ func (e *encoder) sorted(from int) []mapKey {
 // key writes the name of a member.
 func (e *encoder) key(s string) (err error) {
 	if e.b, err = appendString(e.b, s); err != nil {
-		return under(err, "[key "+strconv.Quote(s)+"]")
+		return under(err, "[key "+strconv.Quote(short(s, 64))+"]")
 	}
 	return nil
 }

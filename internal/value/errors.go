@@ -102,7 +102,18 @@ func (e *Error) Error() string {
 func (e *Error) Unwrap() error { return e.Err }
 
 func fail(sentinel error, format string, args ...any) error {
-	return &Error{Reason: fmt.Sprintf(format, args...), Err: sentinel}
+	return &Error{Reason: short(fmt.Sprintf(format, args...), maxReason), Err: sentinel}
+}
+
+// maxReason bounds the text of an error, which may quote names and types from outside.
+const maxReason = 500
+
+// short cuts s to about n bytes.
+func short(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	return strings.ToValidUTF8(s[:n], "") + "..."
 }
 
 // tooLarge has the text of SPEC B30.
@@ -142,9 +153,7 @@ func under(err error, step string) error {
 func underIndex(err error, i int) error { return under(err, fmt.Sprintf("[%d]", i)) }
 
 func underKey(err error, key string) error {
-	if len(key) > 64 {
-		key = key[:64] + "..."
-	}
+	key = short(key, 64)
 	if plainName(key) {
 		return under(err, "."+key)
 	}

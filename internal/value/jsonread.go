@@ -106,10 +106,7 @@ func (j *jsonReader) num() error {
 	}
 	f, err := strconv.ParseFloat(string(s), 64)
 	if err != nil {
-		if len(s) > 40 {
-			s = append(s[:37:37], "..."...)
-		}
-		return j.syntax("number %s is beyond a float64", s)
+		return j.syntax("number %s is beyond a float64", short(string(s), 40))
 	}
 	j.w.Number(f)
 	return j.w.err
@@ -284,7 +281,7 @@ func (j *jsonReader) form(name string) error {
 	case jsonNumber, jsonBigInt, jsonBytes:
 		return j.stringForm(name, c)
 	default:
-		return j.syntax("%q is no form that limpet knows; an object that really has one member of this name is written {%q: {...}}", name, jsonObject)
+		return j.syntax("%q is no form that limpet knows; an object that really has one member of this name is written {%q: {...}}", short(name, 64), jsonObject)
 	}
 	return j.w.err
 }
@@ -406,7 +403,7 @@ func (j *jsonReader) errorForm(c byte) error {
 			j.skip()
 			return nil
 		}
-		return j.syntax("%s has no member %q", jsonError, name)
+		return j.syntax("%s has no member %q", jsonError, short(name, 64))
 	}); err != nil {
 		return err
 	}
