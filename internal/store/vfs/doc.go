@@ -44,7 +44,7 @@
 //	clean ---+--> changed --+-- FCNTL_SYNC --> admitted -- COMMIT_PHASETWO --> clean
 //	  ^             |                             |
 //	  |<-- restore -+-----------------------------+
-//	  |    (FCNTL_SYNC of a rollback, xUnlock, xClose)
+//	  |    (FCNTL_SYNC of a rollback, xRead of 16 bytes at 24, xUnlock, xClose)
 //	  +--- restore, and the connection is broken: Revert, Discard, a panic
 //
 // # Page diff
