@@ -28,9 +28,10 @@
 //
 // The object sees the request's method, headers and body, with the URL
 // http(s)://{Host}/{path…}?{query}: what follows /fetch, as it was escaped, or /.
-// Hop-by-hop headers, Forwarded and X-Forwarded-* are dropped. The response is passed on as it comes, chunk
-// by chunk, trailers included; redirects are not followed and their Location is
-// not changed. WebSocket upgrades are refused.
+// Hop-by-hop headers, Expect, Forwarded and X-Forwarded-* are dropped. The
+// response is passed on as it comes, chunk by chunk, trailers included; redirects
+// are not followed and their Location is not changed. A body that breaks off
+// breaks the connection off. WebSocket upgrades are refused.
 //
 // # Errors
 //
@@ -53,7 +54,8 @@
 //	413  TooLarge
 //	415  UnsupportedMediaType
 //	429  Overloaded, with Retry-After
-//	500  the method's own error, whatever its code; Reset; Internal
+//	500  the method's own error, whatever its code, or a result that can't be
+//	     carried; Reset; Internal
 //	501  NotSupported: WebSocket upgrades, Idempotency-Key, …
 //	502  the call was uncertain, or received and its outcome was lost
 //	503  not delivered: the connection to the object, Draining

@@ -31,6 +31,9 @@ func statusOf(e *limpet.Error) int {
 	if !e.ByLimpet() {
 		return http.StatusInternalServerError // the method's own, whatever code it chose
 	}
+	if e.Remote && e.Code != limpet.CodeUnknownMethod {
+		return http.StatusInternalServerError // a result that can't be carried (SPEC B27)
+	}
 	switch e.CodeOrDefault() {
 	case limpet.CodeInvalidArgument:
 		return http.StatusBadRequest
