@@ -10,8 +10,6 @@ import (
 	"strings"
 	"sync"
 	"time"
-
-	"github.com/limpet-dev/limpet"
 )
 
 // An encoder writes one Go value. It does not go through a Writer, since the Go
@@ -515,106 +513,4 @@ func (e *encoder) key(s string) (err error) {
 		return under(err, "[key "+strconv.Quote(short(s, 64))+"]")
 	}
 	return nil
-}
-
-// encDynamic writes the types of package limpet that stand for what Go has no type for.
-func encDynamic(e *encoder, v reflect.Value) (err error) {
-	switch v.Type() {
-	case undefinedType:
-		e.b = append(e.b, byteUndefined)
-	case holeType:
-		return fail(ErrType, "hole outside of a []any")
-	case noDateType:
-		e.b = appendDate(e.b, nan)
-	case regExpType:
-		x, _ := reflect.TypeAssert[limpet.RegExp](v)
-		e.b, err = appendRegExp(e.b, x.Source, x.Flags)
-	case typedType:
-		x, _ := reflect.TypeAssert[limpet.TypedArray](v)
-		e.b, err = appendTyped(e.b, x.Kind, x.Data)
-	case boxedType:
-		x, _ := reflect.TypeAssert[limpet.Boxed](v)
-		return e.boxed(x)
-	case mapType:
-		x, _ := reflect.TypeAssert[limpet.Map](v)
-		return e.mapValue(x)
-	case setType:
-		x, _ := reflect.TypeAssert[limpet.Set](v)
-		return e.setValue(x)
-	}
-	return err
-}
-
-func (e *encoder) boxed(x limpet.Boxed) error {
-	if err := e.enter(); err != nil {
-		return err
-	}
-	e.b = appendTag(e.b, tagBoxed)
-	switch i := x.Value.(type) {
-	case *big.Int:
-		if i == nil {
-			return fail(ErrType, "nil *big.Int in a Boxed")
-		}
-		var err error
-		if e.b, err = appendBigInt(e.b, i); err != nil {
-			return err
-		}
-		e.leave()
-		return nil
-	}
-	v := reflect.ValueOf(x.Value)
-	switch k := v.Kind(); {
-	case k >= reflect.Bool && k <= reflect.Uint64, k == reflect.Float32, k == reflect.Float64, k == reflect.String:
-		if err := planOf(v.Type()).enc(e, v); err != nil {
-			return err
-		}
-		e.leave()
-		return nil
-	}
-	return fail(ErrType, "%T in a Boxed, which is for primitives", x.Value)
-}
-
-func (e *encoder) mapValue(x limpet.Map) error {
-	if err := e.enter(); err != nil {
-		return err
-	}
-	e.b = appendHead(appendTag(e.b, tagMap), majorMap, uint64(len(x.Entries)))
-	for i := range x.Entries {
-		if err := e.any(x.Entries[i].Key); err != nil {
-			return under(err, "[key "+strconv.Itoa(i)+"]")
-		}
-		if err := e.any(x.Entries[i].Value); err != nil {
-			return under(err, "[value "+strconv.Itoa(i)+"]")
-		}
-	}
-	e.leave()
-	return nil
-}
-
-func (e *encoder) setValue(x limpet.Set) error {
-	if err := e.enter(); err != nil {
-		return err
-	}
-	e.b = appendHead(appendTag(e.b, tagSet), majorArray, uint64(len(x.Values)))
-	for i := range x.Values {
-		if err := e.any(x.Values[i]); err != nil {
-			return under(err, "[value "+strconv.Itoa(i)+"]")
-		}
-	}
-	e.leave()
-	return nil
-}
-
-// any encodes the value of an interface inside of a tracked value.
-func (e *encoder) any(v any) error {
-	if done, err := e.simple(v); done {
-		return err
-	}
-	if err := e.hop(); err != nil {
-		return err
-	}
-	rv := reflect.ValueOf(v)
-	err := planOf(rv.Type()).enc(e, rv)
-	e.hops--
-	return err
 }
