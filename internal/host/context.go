@@ -83,10 +83,37 @@ func (ev *event) cancel(cause error) {
 	}
 }
 
+// finish ends the context, and everything that left the object with another one,
+// because the event has ended.
+func (ev *event) finish(cause error) {
+	ev.cancel(cause)
+	ev.ctxMu.Lock()
+	defer ev.ctxMu.Unlock()
+	if ev.overCause == nil {
+		ev.overCause = cause
+	}
+	if ev.over != nil {
+		ev.cancelOver(ev.overCause)
+	}
+}
+
+// untilOver is a context that ends only when the event has ended.
+func (ev *event) untilOver() context.Context {
+	ev.ctxMu.Lock()
+	defer ev.ctxMu.Unlock()
+	if ev.over == nil {
+		ev.over, ev.cancelOver = context.WithCancelCause(context.Background())
+		if ev.overCause != nil {
+			ev.cancelOver(ev.overCause)
+		}
+	}
+	return ev.over
+}
+
 // outgoing is the context of something that leaves an object when the handler
-// gave another context than its own: that context, ended also by the event, and
-// with the event as the origin of the call chain. It lives until one of them
-// ends, since the body of a response may be read long after the call.
+// gave another context than its own: that context, ended also by the event's
+// end, and with the event as the origin of the call chain. A handler that wants
+// to go on when its caller has gone gives one that says so.
 type outgoing struct {
 	context.Context
 	ev     *event
@@ -103,16 +130,20 @@ func (o *outgoing) Value(key any) any {
 	return o.values.Value(key)
 }
 
-// outgoingContext returns ctx itself if it came from ev's own.
+// outgoingContext returns the event's own context as it is.
 func outgoingContext(ctx context.Context, ev *event) context.Context {
-	if eventOf(ctx) == ev {
+	if ctx == context.Context(ev) {
 		return ctx
 	}
+	if o, ok := ctx.(*outgoing); ok && o.ev == ev {
+		return ctx
+	}
+	over := ev.untilOver()
 	if ctx.Done() == nil {
-		return &outgoing{Context: ev.base(), ev: ev, values: ctx}
+		return &outgoing{Context: over, ev: ev, values: ctx}
 	}
 	inner, cancel := context.WithCancelCause(ctx)
-	stop := context.AfterFunc(ev, func() { cancel(context.Cause(ev)) })
+	stop := context.AfterFunc(over, func() { cancel(context.Cause(over)) })
 	context.AfterFunc(ctx, func() { stop() })
 	return &outgoing{Context: inner, ev: ev, values: ctx}
 }

@@ -44,7 +44,6 @@ type event struct {
 	wake    chan struct{}   // closed when settled; nil if nobody can be waiting
 	resume  []chan struct{} // goroutines that wait for the turn; closed when it is there or the incarnation has ended
 	after   []*event        // WaitUntil: to queue when this event has ended
-	over    chan struct{}   // closed when the handler has returned; nil if nobody waits for that
 
 	claim     *claim       // under inc.storage
 	limit     limpet.Timer // eventWaitUntil
@@ -59,6 +58,9 @@ type event struct {
 	cancelInner context.CancelCauseFunc
 	stopParent  func() bool
 	cause       error
+	over        context.Context // untilOver
+	cancelOver  context.CancelCauseFunc
+	overCause   error
 }
 
 // settle fixes the outcome, once; inc.mu is held.

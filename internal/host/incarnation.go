@@ -279,7 +279,7 @@ func (inc *incarnation) end(running, waiting *limpet.Error) bool {
 	}
 	inc.mu.Unlock()
 	for _, e := range out.running {
-		e.ev.cancel(running)
+		e.ev.finish(running)
 	}
 
 	inc.storage.Lock()

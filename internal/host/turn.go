@@ -57,7 +57,7 @@ func (inc *incarnation) run(ev *event) (next *event) {
 			inc.crashed(ev, recover())
 			next = nil
 		}
-		ev.cancel(context.Canceled)
+		ev.finish(context.Canceled)
 		if ev.kind == eventFetch {
 			ev.closeRequest()
 		}
@@ -99,12 +99,6 @@ func (inc *incarnation) released(ev *event) {
 	if ev.limit != nil {
 		ev.limit.Stop()
 	}
-	inc.mu.Lock()
-	if ev.over != nil {
-		close(ev.over)
-		ev.over = nil
-	}
-	inc.mu.Unlock()
 }
 
 // conclude ends an event whose handler has returned: its turn is committed, its
@@ -157,7 +151,7 @@ func (inc *incarnation) conclude(ev *event, result any, failure *limpet.Error) *
 	inc.quietLocked()
 	inc.mu.Unlock()
 	inc.storage.Unlock()
-	if ev.claim != nil || ev.over != nil {
+	if ev.claim != nil || ev.limit != nil {
 		inc.released(ev)
 	}
 	return next
