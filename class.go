@@ -183,9 +183,10 @@ func (c *Class) Methods() []string {
 	return names
 }
 
-// HasHandler reports whether objects of the class answer fetches, and
-// HandlerMarked whether that is marked retryable (SPEC F36).
-func (c *Class) HasHandler() bool    { return c.handler }
+// HasHandler reports whether objects of the class answer fetches.
+func (c *Class) HasHandler() bool { return c.handler }
+
+// HandlerMarked reports whether answering fetches is marked retryable (SPEC F36).
 func (c *Class) HandlerMarked() bool { return c.handlerMarked }
 
 // Method is one method of a class.

@@ -73,15 +73,17 @@ func TestClass(t *testing.T) {
 // Shapes has one method of each wrong shape, and some that are right.
 type Shapes struct{}
 
-func (*Shapes) Right(context.Context) error                                    { return nil }
-func (*Shapes) Six(context.Context, int, int, int, int, int, int) error        { return nil }
-func (*Shapes) Any(context.Context, any) (any, error)                          { return nil, nil }
-func (*Shapes) NoContext() error                                               { return nil }
-func (*Shapes) ContextLast(int, context.Context) error                         { return nil }
-func (*Shapes) MyContext(myContext) error                                      { return nil }
-func (*Shapes) NoError(context.Context)                                        {}
-func (*Shapes) OnlyValue(context.Context) int                                  { return 0 }
-func (*Shapes) ErrorFirst(context.Context) (error, int)                        { return nil, 0 } //nolint:revive // the wrong order is what is tested
+func (*Shapes) Right(context.Context) error                             { return nil }
+func (*Shapes) Six(context.Context, int, int, int, int, int, int) error { return nil }
+func (*Shapes) Any(context.Context, any) (any, error)                   { return nil, nil }
+func (*Shapes) NoContext() error                                        { return nil }
+func (*Shapes) ContextLast(int, context.Context) error                  { return nil }
+func (*Shapes) MyContext(myContext) error                               { return nil }
+func (*Shapes) NoError(context.Context)                                 {}
+func (*Shapes) OnlyValue(context.Context) int                           { return 0 }
+
+//lint:ignore ST1008 the wrong order is what is tested
+func (*Shapes) ErrorFirst(context.Context) (error, int)                        { return nil, 0 }
 func (*Shapes) TwoErrors(context.Context) (error, error)                       { return nil, nil }
 func (*Shapes) ThreeResults(context.Context) (int, int, error)                 { return 0, 0, nil }
 func (*Shapes) Seven(context.Context, int, int, int, int, int, int, int) error { return nil }
@@ -131,7 +133,7 @@ func TestClassRefusesShapes(t *testing.T) {
 
 // each is the errors that errors.Join joined.
 func each(err error) []error {
-	if j, ok := err.(interface{ Unwrap() []error }); ok { //nolint:errorlint // what Err itself joined
+	if j, ok := err.(interface{ Unwrap() []error }); ok {
 		return j.Unwrap()
 	}
 	return nil
@@ -192,7 +194,7 @@ func TestClassReservedNames(t *testing.T) {
 type Twins struct{}
 
 func (*Twins) ID(context.Context) error  { return nil }
-func (*Twins) Id(context.Context) error  { return nil } //nolint:revive // the second name of one thing is what is tested
+func (*Twins) Id(context.Context) error  { return nil }
 func (*Twins) URL(context.Context) error { return nil }
 
 func TestClassTwins(t *testing.T) {
@@ -253,7 +255,7 @@ type (
 	oddFunc   func()
 	oddMap    map[string]int
 	oddSlice  []int
-	oddStruct struct{ n int }
+	oddStruct struct{ _ int }
 	oddAny    interface {
 		Get(context.Context) (int, error)
 	}

@@ -82,13 +82,13 @@ func (c Code) Error() string { return "limpet: " + string(c) }
 type Delivery uint8
 
 const (
-	// DeliveryUncertain: the attempt may or may not have reached the object.
+	// DeliveryUncertain says that the attempt may have reached the object, or not.
 	// It is the zero value: who knows nothing must assume this.
 	DeliveryUncertain Delivery = iota
-	// DeliveryNone ("not delivered"): the object's code certainly did not run.
+	// DeliveryNone ("not delivered") says that the object's code certainly did not run.
 	DeliveryNone
-	// DeliveryReceived: the object took the attempt; its code may have run to
-	// any point.
+	// DeliveryReceived says that the object took the attempt; its code may have run
+	// to any point.
 	DeliveryReceived
 )
 
@@ -225,7 +225,7 @@ func DeliveryOf(err error) Delivery {
 func Errorf(code Code, format string, args ...any) *Error {
 	err := fmt.Errorf(format, args...)
 	cause := errors.Unwrap(err)
-	if _, several := err.(interface{ Unwrap() []error }); several { //nolint:errorlint // what Errorf itself made
+	if _, several := err.(interface{ Unwrap() []error }); several {
 		cause = err
 	}
 	return &Error{Code: code, Message: err.Error(), Cause: cause}

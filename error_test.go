@@ -189,6 +189,14 @@ func fieldsOf(e *limpet.Error) map[string]any {
 	}
 }
 
+func TestNoFetchError(t *testing.T) {
+	// SPEC B16
+	e := limpet.NoFetchError(object)
+	if e.Error() != "Handler does not export a fetch() function." || !e.Remote || !e.ByLimpet() || e.Delivery != limpet.DeliveryReceived {
+		t.Errorf("got %+v", e)
+	}
+}
+
 func TestResetError(t *testing.T) {
 	e := limpet.ResetError(object, "aborted", io.EOF)
 	// SPEC C33: received, and marked as a reset.

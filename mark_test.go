@@ -59,12 +59,14 @@ type (
 func (o *markOver) Set(ctx context.Context, v int) error     { return o.markBase.Set(ctx, v) }
 func (o markOverValue) Set(ctx context.Context, v int) error { return o.markBase.Set(ctx, v) }
 func (o *markOverPointer) Set(ctx context.Context, v int) error {
-	return (*markPromValue).Set(nil, ctx, v)
+	return (*markPromPointer).Set(&markPromPointer{o.markBase}, ctx, v)
 }
 func (o *markOverShape) Set(context.Context, string) error              { return nil }
 func (o *markOverHandler) ServeHTTP(http.ResponseWriter, *http.Request) {}
 
 // Others.
+//
+//lint:file-ignore U1000 embedded fields are there for what they promote
 type (
 	markTwin      struct{ n int } // methods with the code of markBase's
 	markAmbiguous struct {
@@ -103,7 +105,7 @@ func markInlined(b *markBase, ctx context.Context, v int) error {
 }
 
 // Set has the name of a method and its receiver first.
-func Set(b *markBase, ctx context.Context, v int) error { return b.Set(ctx, v) } //nolint:revive // the order of a method expression
+func Set(b *markBase, ctx context.Context, v int) error { return b.Set(ctx, v) }
 
 // markOf is a method expression of a type parameter.
 func markOf[T markInterface]() any { return T.Set }
@@ -126,6 +128,7 @@ func TestMarks(t *testing.T) {
 		holds string // the method that is marked; empty: refused
 		words []string
 	}{
+		// SPEC F30, F41: the function of the class, and only what is named.
 		{"own", base, (*markBase).Set, "set", nil},
 		{"own, another one with the same code", base, (*markBase).Other, "other", nil},
 		{"value receiver, by pointer", base, (*markBase).Val, "val", nil},

@@ -70,7 +70,7 @@ func setQuantityLiteral(c *Cart, ctx context.Context, item string, n int) error 
 }
 
 // SetQuantity has the name of a method, and what a method expression takes.
-func SetQuantity(c *Cart, ctx context.Context, item string, n int) error { //nolint:revive // the order of a method expression
+func SetQuantity(c *Cart, ctx context.Context, item string, n int) error {
 	return c.SetQuantity(ctx, item, n+1)
 }
 
@@ -232,7 +232,7 @@ func TestMethodExpressionsRefused(t *testing.T) {
 			for range 2 { // a refusal is remembered too
 				err := c.call()
 				refused(t, err, limpet.CodeInvalidArgument, c.words...)
-				asError(t, err)
+				_ = asError(t, err)
 			}
 		})
 	}
@@ -243,7 +243,7 @@ func TestMethodExpressionsRefused(t *testing.T) {
 
 type cartBinder struct{}
 
-func (cartBinder) SetQuantity(*Cart, context.Context, string, int) error { return nil } //nolint:revive // the order of a method expression
+func (cartBinder) SetQuantity(*Cart, context.Context, string, int) error { return nil }
 
 // Method expressions of two methods whose code is the same are two methods.
 func TestMethodExpressionsOfEqualCode(t *testing.T) {

@@ -1,6 +1,7 @@
 package limpet_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -233,7 +234,7 @@ func TestOthersDoNotBreakTheStub(t *testing.T) {
 			stub := ns.Named("c")
 			node.intercept = func(c *limpet.CallSpec) (any, error, bool) { return nil, failure(c), true }
 			err := limpet.Do2(t.Context(), stub, (*Cart).SetQuantity, "item", 1)
-			asError(t, err)
+			_ = asError(t, err)
 			if limpet.BreaksStub(err) || stub.Err() != nil {
 				t.Errorf("the stub is broken: %v", stub.Err())
 			}
@@ -269,17 +270,15 @@ func TestNilsAndZeros(t *testing.T) {
 			_, tripped := stub.RoundTrip(request(t, "http://object/")) //nolint:bodyclose // it fails
 			for _, err := range []error{invoked, encoded, called, fetched, tripped, limpet.Do2(t.Context(), stub, (*Cart).SetQuantity, "i", 1)} {
 				refused(t, err, limpet.CodeInvalidArgument, "zero")
-				asError(t, err)
+				_ = asError(t, err)
 			}
 		})
 	}
-	//nolint:staticcheck // a nil context is what is tested
-	{
-		_, invoked := good.Invoke(nil, "m")
-		_, encoded := good.InvokeEncoded(nil, "m", nil)
-		for _, err := range []error{invoked, encoded, limpet.Do2(nil, good, (*Cart).SetQuantity, "i", 1)} {
-			refused(t, err, limpet.CodeInvalidArgument, "context", "nil")
-		}
+	var noContext context.Context
+	_, invoked := good.Invoke(noContext, "m")
+	_, encoded := good.InvokeEncoded(noContext, "m", nil)
+	for _, err := range []error{invoked, encoded, limpet.Do2(noContext, good, (*Cart).SetQuantity, "i", 1)} {
+		refused(t, err, limpet.CodeInvalidArgument, "context", "nil")
 	}
 	_, err = good.Fetch(nil) //nolint:bodyclose // it fails
 	refused(t, err, limpet.CodeInvalidArgument, "request", "nil")

@@ -2,6 +2,7 @@ package limpet_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -71,6 +72,11 @@ func recorderNode(t testing.TB) (*fakeNode, *limpet.Stub[*Recorder], *Recorder) 
 func TestEachArity(t *testing.T) {
 	ctx := t.Context()
 	node, s, r := recorderNode(t)
+	var encoded limpet.Encoded // what would travel, were the object elsewhere
+	node.intercept = func(c *limpet.CallSpec) (_ any, err error, _ bool) {
+		encoded, err = c.Runner.Args()
+		return nil, err, err != nil
+	}
 	// Untyped constants and nil take the types of the method.
 	for _, c := range []struct {
 		what string
@@ -108,6 +114,10 @@ func TestEachArity(t *testing.T) {
 		// SPEC B23: the argument list arrives as it was given, in order.
 		if diff := cmp.Diff(c.got, r.got); diff != "" {
 			t.Errorf("%s got other arguments: %s", c.what, diff)
+		}
+		want, err := json.Marshal(append([]any{}, c.got...))
+		if err != nil || string(encoded) != string(want) {
+			t.Errorf("%s encodes %s, want %s", c.what, encoded, want)
 		}
 		if diff := cmp.Diff(c.want, got); diff != "" {
 			t.Errorf("%s gave another result: %s", c.what, diff)
@@ -358,9 +368,21 @@ func TestArgumentsAreEncodedOnce(t *testing.T) {
 	}
 }
 
+type part struct{ Text string }
+
+// label is plain and holds strings in places.
+type label struct {
+	Texts [2]string
+	Part  part
+	Bytes [4]byte
+}
+
+type Names interface {
+	Take(ctx context.Context, l label) error
+}
+
 func TestRunnerSize(t *testing.T) {
 	node, s, _ := recorderNode(t)
-	_, keeper, _ := keeperNode(t)
 	var sizes []int
 	take := func(c *limpet.CallSpec) (any, error, bool) {
 		sizes = append(sizes, c.Runner.Size())
@@ -373,15 +395,18 @@ func TestRunnerSize(t *testing.T) {
 	_ = limpet.Do2(ctx, s, (*Recorder).D2, 1, strings.Repeat("x", 1000))
 	_, _ = s.Invoke(ctx, "d2", 1, strings.Repeat("x", 1000))
 	_ = limpet.Do5(ctx, s, (*Recorder).D5, 1, "", 0, false, make([]int, 1000))
+	node.binding.Class = nil
+	names := namespace[Names](t, node).Named("r")
+	_ = limpet.Do1(ctx, names, Names.Take, label{})
+	_ = limpet.Do1(ctx, names, Names.Take, label{Texts: [2]string{"1234567890", "12345"}, Part: part{"12345"}})
 	// SPEC G20: the size counts, also of strings that are handed over as they are.
-	if len(sizes) != 5 || sizes[0] != 0 || sizes[2]-sizes[1] != 1000 || sizes[3] < 1000 || sizes[4] < 1000 {
+	if len(sizes) != 7 || sizes[0] != 0 || sizes[2]-sizes[1] != 1000 || sizes[3] < 1000 || sizes[4] < 1000 || sizes[6]-sizes[5] != 20 {
 		t.Errorf("sizes are %v", sizes)
 	}
-	_ = keeper
 }
 
 // Odd gives what is easily lost on the way.
-type Odd struct{ wrong bool }
+type Odd struct{}
 
 func (*Odd) NilPointer(context.Context) (*int, error)               { return nil, nil }
 func (*Odd) NilSlice(context.Context) ([]int, error)                { return nil, nil }
@@ -512,8 +537,7 @@ func TestMethodPanicsGoThrough(t *testing.T) {
 }
 
 func TestStubConcurrently(t *testing.T) {
-	node, s, _ := recorderNode(t)
-	_ = node
+	_, s, _ := recorderNode(t)
 	var wg sync.WaitGroup
 	for range 8 {
 		wg.Go(func() {
@@ -533,4 +557,3 @@ func TestStubConcurrently(t *testing.T) {
 	}
 	wg.Wait()
 }
-
