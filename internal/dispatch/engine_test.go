@@ -279,6 +279,9 @@ func TestWhichErrorIsFinal(t *testing.T) {
 				defer e.Close()
 				_, err := e.Call(t.Context(), newCall())
 				got := asLimpet(t, err)
+				if test.name == "wrapped" && !errors.Is(err, test.second) {
+					t.Errorf("%v does not lead to %v", err, test.second)
+				}
 				if got.Message != test.message || got.Attempts != test.attempts || len(w.attempts) != test.attempts {
 					t.Errorf("got %q after %d (%d) attempts, want %q after %d",
 						got.Message, got.Attempts, len(w.attempts), test.message, test.attempts)
@@ -662,8 +665,56 @@ func TestDeadline(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		_, err := e.Call(ctx, newCall())
-		if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, limpet.CodeCanceled) || time.Since(w.start) != time.Minute {
+		if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, limpet.CodeCanceled) || time.Since(w.start) != time.Minute ||
+			!strings.Contains(err.Error(), "deadline passed") {
 			t.Errorf("%v after %v", err, time.Since(w.start))
+		}
+	})
+}
+
+func TestAbortWhileRouting(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		// SPEC E34: nothing was sent
+		w := newWorld(t, fault{kind: noRoute, err: context.Canceled})
+		ctx, cancel := context.WithCancel(t.Context())
+		e := New(Config{Router: routerFunc(func(ctx context.Context, c *limpet.CallSpec) (Transport, error) {
+			cancel()
+			return w.Route(ctx, c)
+		}), Clock: clock{}})
+		defer e.Close()
+		_, err := e.Call(ctx, newCall())
+		if got := asLimpet(t, err); got.Code != limpet.CodeCanceled || got.Delivery != limpet.DeliveryNone || got.Attempts != 0 {
+			t.Errorf("got %+v", got)
+		}
+	})
+}
+
+type routerFunc func(context.Context, *limpet.CallSpec) (Transport, error)
+
+func (f routerFunc) Route(ctx context.Context, c *limpet.CallSpec) (Transport, error) {
+	return f(ctx, c)
+}
+
+func TestCloseCancelsWithCause(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		// SPEC E35
+		w := newWorld(t)
+		var cause error
+		w.routes = func(int) Transport {
+			return transportFunc{w, func(ctx context.Context, _ Attempt) (any, error) {
+				<-ctx.Done()
+				cause = context.Cause(ctx)
+				return nil, ctx.Err()
+			}}
+		}
+		e := w.engine()
+		time.AfterFunc(time.Second, e.Close)
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		_, err := e.Call(ctx, newCall())
+		e.Close()
+		if !errors.Is(err, errClosed) || !errors.Is(cause, errClosed) {
+			t.Errorf("%v; the attempt was cancelled with %v", err, cause)
 		}
 	})
 }

@@ -747,6 +747,38 @@ func TestFetchUpgrade(t *testing.T) {
 	})
 }
 
+func TestFetchUnretryable(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		// SPEC D11, E1
+		w := newWorld(t, fault{kind: refused})
+		e := w.engine()
+		defer e.Close()
+		c := fetchCall(func(c *limpet.CallSpec) { c.Unretryable = "the stub was received" })
+		_, err := e.Fetch(t.Context(), c, must(http.NewRequest("GET", "http://x/", nil)), true)
+		if err == nil || len(w.attempts) != 1 || !w.attempts[0].Identity.IsZero() {
+			t.Errorf("%v after %q", err, w.flags())
+		}
+	})
+}
+
+func TestFetchOddResponses(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.serve = func(*http.Request) *http.Response { return nil }
+		e := w.engine()
+		defer e.Close()
+		_, err := e.Fetch(t.Context(), fetchCall(), must(http.NewRequest("GET", "http://x/", nil)), true)
+		if got := asLimpet(t, err); got.Code != limpet.CodeInternal || got.Delivery != limpet.DeliveryUncertain {
+			t.Errorf("no response: got %+v", got)
+		}
+		w.serve = func(*http.Request) *http.Response { return &http.Response{StatusCode: 204} }
+		resp, err := e.Fetch(t.Context(), fetchCall(), must(http.NewRequest("GET", "http://x/", nil)), true)
+		if err != nil || resp.Body == nil {
+			t.Errorf("no body: %v, %v", resp, err)
+		}
+	})
+}
+
 func TestFetchStatusIsAResult(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		// SPEC B17, C29
