@@ -15,6 +15,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -38,6 +39,9 @@ func TestKill(t *testing.T) {
 	rounds := killRounds
 	if testing.Short() {
 		rounds = 10
+	}
+	if scale, err := strconv.Atoi(os.Getenv("LIMPET_TEST_SCALE")); err == nil {
+		rounds *= max(scale, 1)
 	}
 	seed := *seedFlag
 	if seed == 0 {

@@ -163,7 +163,8 @@ func (w *world) Fetch(_ context.Context, c *limpet.CallSpec, req *http.Request, 
 		return nil, err
 	}
 	r, pw := io.Pipe()
-	s := &stream{header: http.Header{}, body: pw, ready: make(chan struct{}), resp: &http.Response{Body: r, Request: req, ContentLength: -1, ProtoMajor: 1, ProtoMinor: 1}}
+	s := &stream{header: http.Header{}, body: pw, ready: make(chan struct{}), resp: &http.Response{Request: req, ContentLength: -1, ProtoMajor: 1, ProtoMinor: 1}}
+	s.resp.Body = &streamBody{r, s}
 	if req.Body == nil {
 		req.Body = http.NoBody
 	}
@@ -189,13 +190,26 @@ func (s *stream) serve(h http.Handler, req *http.Request) {
 	}()
 	h.ServeHTTP(s, req)
 	s.WriteHeader(http.StatusOK)
-	s.resp.Trailer = http.Header{}
-	for k, v := range s.header {
-		if name, ok := strings.CutPrefix(k, http.TrailerPrefix); ok {
-			s.resp.Trailer[name] = v
+	_ = s.body.Close()
+}
+
+// streamBody sets the trailer when the body has been read, as net/http does.
+type streamBody struct {
+	*io.PipeReader
+	s *stream
+}
+
+func (b *streamBody) Read(p []byte) (int, error) {
+	n, err := b.PipeReader.Read(p)
+	if errors.Is(err, io.EOF) {
+		b.s.resp.Trailer = http.Header{}
+		for k, v := range b.s.header {
+			if name, ok := strings.CutPrefix(k, http.TrailerPrefix); ok {
+				b.s.resp.Trailer[name] = v
+			}
 		}
 	}
-	_ = s.body.Close()
+	return n, err
 }
 
 func (s *stream) Header() http.Header { return s.header }
