@@ -23,9 +23,10 @@ type Config struct {
 	Rand rand.Source
 	// Observer hears of retries; nil means nobody does.
 	Observer Observer
-	// ReplayMemory bounds the bytes of arguments kept for retries, of all calls
-	// and of one. 0 means the default; with a negative one no call finds room,
-	// so that only calls over a lossless transport start at all as retryable.
+	// ReplayMemory and ReplayMemoryPerCall bound the bytes of arguments kept for
+	// retries, of all method calls and of one. 0 means the default; with a
+	// negative one no method call finds room, so that none is retried. Bodies of
+	// fetches are the caller's and not counted.
 	ReplayMemory, ReplayMemoryPerCall int64
 }
 
