@@ -21,29 +21,7 @@ func (codec) Args(args ...any) (limpet.Encoded, error) {
 }
 
 func (codec) DecodeArgs(e limpet.Encoded, into ...any) error {
-	args, err := value.ReadArgs(e)
-	if err != nil {
-		return coded(err)
-	}
-	if args.Len() != len(into) {
-		return limpet.Errorf(limpet.CodeInvalidArgument, "takes %s, got %d", count(len(into)), args.Len())
-	}
-	for _, p := range into {
-		if err := args.Next(p); err != nil {
-			return coded(err)
-		}
-	}
-	return coded(args.End())
-}
-
-func count(n int) string {
-	switch n {
-	case 0:
-		return "no arguments"
-	case 1:
-		return "1 argument"
-	}
-	return string(rune('0'+n)) + " arguments" // at most six
+	return coded(value.DecodeArgs(e, into...))
 }
 
 func (codec) Marshal(v any) (limpet.Encoded, error) {

@@ -20,7 +20,7 @@ func TestPlain(t *testing.T) {
 	type inner struct{ A, B int }
 	type good struct {
 		Name  string
-		When  time.Time
+		When  time.Duration
 		Pairs [3]inner
 		Inner2
 	}
@@ -28,8 +28,8 @@ func TestPlain(t *testing.T) {
 		v    any
 		want bool
 	}{
-		{1, true}, {"s", true}, {1.5, true}, {true, true}, {time.Time{}, true}, {time.Second, true}, {name("n"), true},
-		{[2]string{}, true}, {inner{}, true}, {good{}, true}, {struct{}{}, true},
+		{1, true}, {"s", true}, {1.5, true}, {true, true}, {time.Time{}, false}, {time.Second, true}, {name("n"), true},
+		{[2]string{}, true}, {inner{}, true}, {good{}, true}, {struct{}{}, true}, {struct{ When time.Time }{}, false},
 		{[]int{}, false}, {map[int]int{}, false}, {new(int), false}, {[1][]int{}, false}, {[1]*int{}, false},
 		{struct{ P *int }{}, false}, {struct{ a int }{}, false},
 		{struct {

@@ -55,11 +55,11 @@ func planOf(t reflect.Type) *plan {
 
 // Plain reports whether a value of type t can be given to somebody else by
 // assignment: it holds nothing that two holders could change under each other.
-// That is so for bools, numbers, strings, time.Time, and arrays and structs of
-// them. Copies by assignment must not differ from what the wire would give, so a
-// struct with an unexported or excluded field is not plain: such fields are
-// never carried. Two differences stay: a time.Time keeps its nanoseconds and its
-// location, and a string that is no UTF-8 is not refused. Safe for concurrent use.
+// That is so for bools, numbers, strings, and arrays and structs of them. Copies
+// by assignment must not differ from what the wire would give, so a time.Time is
+// not plain (its nanoseconds and location are not carried), and neither is a
+// struct with an unexported or excluded field. One difference stays: a string
+// that is no UTF-8 is not refused. Safe for concurrent use.
 func Plain(t reflect.Type) bool { return t != nil && planOf(t).plain }
 
 var (
@@ -80,10 +80,7 @@ var (
 )
 
 func plainType(t reflect.Type) bool {
-	if t == timeType {
-		return true
-	}
-	if t.Implements(errorType) {
+	if t == timeType || t.Implements(errorType) {
 		return false
 	}
 	switch t.Kind() {
