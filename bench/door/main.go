@@ -25,12 +25,14 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"math"
 	"math/rand/v2"
 	"os"
 	"os/signal"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/limpet-dev/limpet/bench/measure"
@@ -201,8 +203,7 @@ const (
 	sideWorkerd = "workerd"
 )
 
-// prepare opens the connections and puts a value into each object once, so that
-// all are in memory with their storage.
+// prepare opens the connections.
 func (s *side) prepare(o options) error {
 	for _, c := range o.connections {
 		for len(s.clients) < c {
@@ -213,15 +214,26 @@ func (s *side) prepare(o options) error {
 			s.clients = append(s.clients, client)
 		}
 	}
-	r := rand.New(rand.NewPCG(0, 0))
-	for _, m := range measurements {
-		for object := range m.objects(o) {
-			if err := s.clients[object%len(s.clients)].do(s.request(m, object, r)); err != nil {
-				return err
-			}
-		}
-	}
 	return nil
+}
+
+// warm does the measurement once for each object: those that were idle while
+// the other sides ran are back in memory then.
+func (s *side) warm(o options, m *measurement, connections int) error {
+	objects := m.objects(o)
+	errs := make([]error, connections)
+	var wg sync.WaitGroup
+	for c := range connections {
+		wg.Go(func() {
+			// Other values than those of a round.
+			r := rand.New(rand.NewPCG(math.MaxUint64, uint64(c)))
+			for object := c; object < objects && errs[c] == nil; object += connections {
+				errs[c] = s.clients[c].do(s.request(m, object, r))
+			}
+		})
+	}
+	wg.Wait()
+	return errors.Join(errs...)
 }
 
 func (s *side) close() {
@@ -235,6 +247,9 @@ func figureKey(m *measurement, connections int) string {
 }
 
 func (s *side) round(ctx context.Context, o options, round int, m *measurement, connections int) error {
+	if err := s.warm(o, m, connections); err != nil {
+		return err
+	}
 	// Values must be new: a put that changes nothing commits nothing.
 	seed := uint64(round)<<32 | uint64(connections)
 	res, err := measure.Load{

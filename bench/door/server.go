@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -75,6 +76,16 @@ func startWorkerd(ctx context.Context, path, dir string) (*server, error) {
 	addr := l.Addr().String()
 	if err := l.Close(); err != nil {
 		return nil, err
+	}
+	// workerd holds three files open for each object. Set by hand the limit is
+	// that of the child too.
+	var limit syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
+		return nil, err
+	}
+	limit.Cur = limit.Max
+	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
+		return nil, fmt.Errorf("raise the limit of open files: %w", err)
 	}
 	cmd := exec.CommandContext(ctx, path, "serve", "--experimental", config, "config", "-s", "http="+addr, "-d", "store="+store)
 	cmd.Stderr = os.Stderr
