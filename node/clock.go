@@ -14,6 +14,9 @@ type systemClock struct{}
 
 func (systemClock) Now() time.Time { return time.Now() }
 
+// Since reads the monotonic clock alone, which costs half of Now.
+func (systemClock) Since(t time.Time) time.Duration { return time.Since(t) }
+
 func (systemClock) NewTimer(d time.Duration) limpet.Timer { return systemTimer{time.NewTimer(d)} }
 
 func (systemClock) AfterFunc(d time.Duration, f func()) limpet.Timer {

@@ -78,45 +78,55 @@ func (d *Disk) file(open func() (vfs.File, error)) (f vfs.File, err error) {
 	return &diskFile{File: f, d: d}, nil
 }
 
-// Create implements vfs.FS, as do the methods below.
+// Create implements vfs.FS.
 func (d *Disk) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
 	return d.file(func() (vfs.File, error) { return d.mem.Create(name, c) })
 }
 
+// Open implements vfs.FS.
 func (d *Disk) Open(name string, opts ...vfs.OpenOption) (vfs.File, error) {
 	return d.file(func() (vfs.File, error) { return d.mem.Open(name, opts...) })
 }
 
+// OpenReadWrite implements vfs.FS.
 func (d *Disk) OpenReadWrite(name string, c vfs.DiskWriteCategory, opts ...vfs.OpenOption) (vfs.File, error) {
 	return d.file(func() (vfs.File, error) { return d.mem.OpenReadWrite(name, c, opts...) })
 }
 
+// OpenDir implements vfs.FS.
 func (d *Disk) OpenDir(name string) (vfs.File, error) {
 	return d.file(func() (vfs.File, error) { return d.mem.OpenDir(name) })
 }
 
+// ReuseForWrite implements vfs.FS.
 func (d *Disk) ReuseForWrite(oldname, newname string, c vfs.DiskWriteCategory) (vfs.File, error) {
 	return d.file(func() (vfs.File, error) { return d.mem.ReuseForWrite(oldname, newname, c) })
 }
 
+// Link implements vfs.FS.
 func (d *Disk) Link(oldname, newname string) error {
 	return d.do(func() error { return d.mem.Link(oldname, newname) })
 }
 
+// Remove implements vfs.FS.
 func (d *Disk) Remove(name string) error { return d.do(func() error { return d.mem.Remove(name) }) }
 
+// RemoveAll implements vfs.FS.
 func (d *Disk) RemoveAll(name string) error {
 	return d.do(func() error { return d.mem.RemoveAll(name) })
 }
 
+// Rename implements vfs.FS.
 func (d *Disk) Rename(oldname, newname string) error {
 	return d.do(func() error { return d.mem.Rename(oldname, newname) })
 }
 
+// MkdirAll implements vfs.FS.
 func (d *Disk) MkdirAll(dir string, perm os.FileMode) error {
 	return d.do(func() error { return d.mem.MkdirAll(dir, perm) })
 }
 
+// Lock implements vfs.FS.
 func (d *Disk) Lock(name string) (c io.Closer, err error) {
 	err = d.do(func() error {
 		c, err = d.mem.Lock(name)
