@@ -415,6 +415,42 @@ func TestKilledProcess(t *testing.T) {
 	}
 }
 
+// TestKilledPreparer: a segment whose name a killed process did not sync is made
+// durable before it is used.
+func TestKilledPreparer(t *testing.T) {
+	d := newCrashableDisk()
+	opt := testLogOptions(d)
+	opt.clock = newHandClock()
+	told := make(chan error, 10)
+	opt.fullChanged = func(err error) { told <- err }
+	d.setFault(func(op errorfs.Op) error {
+		if op.Kind == errorfs.OpRename && strings.Contains(op.Path, segmentName(2)) {
+			d.failOn(errorfs.OpFileSync, "log", errDisk)
+		}
+		return nil
+	})
+	l, _, _ := openSegmentLog(t, opt)
+	if err := <-told; !errors.Is(err, errDisk) {
+		t.Fatalf("preparing failed with %v", err)
+	}
+	_ = l.Close()
+	d = d.kill()
+	d.failOn(errorfs.OpCreate, tempSuffix, errDisk) // nothing else syncs the directory
+	opt.fs, opt.started, opt.fullChanged = d.fs, true, nil
+	l, _, _ = openSegmentLog(t, opt)
+	var want []string
+	for len(want) < 6 {
+		want = append(want, strings.Repeat("w", 3000))
+		putDurable(t, l, want[0])
+	}
+	_ = l.Close()
+	opt.fs = d.crash(0, nil).fs
+	_, recs, _ := openSegmentLog(t, opt)
+	if diff := cmp.Diff(want, texts(recs)); diff != "" {
+		t.Error(diff)
+	}
+}
+
 // TestRecycledSegment: frames of an older use of a file are not taken for the
 // log's, wherever they lie.
 func TestRecycledSegment(t *testing.T) {
