@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net/http"
 	"strconv"
+	"time"
 
 	"github.com/limpet-dev/limpet"
 )
@@ -33,8 +34,8 @@ type Config struct {
 	// loopback ones on connections to a loopback address: those that a proxy on
 	// this machine passes on. "*" accepts all.
 	Hosts []string
-	// Clock measures how long a client may stop in the middle of a body; nil
-	// means for ever.
+	// Clock measures how long a client may stop in the middle of a body or an
+	// answer; nil means for ever.
 	Clock limpet.Clock
 	// Draining reports whether new requests are to be refused; nil means never.
 	Draining func() bool
@@ -75,15 +76,25 @@ func New(c Config) http.Handler {
 	return d
 }
 
+// A client may take answerIdle, and one second more for each answerRate bytes,
+// to read an answer of the door itself that does not fit what the connection
+// buffers (answerBuffered bytes at least).
+const (
+	answerIdle     = 30 * time.Second
+	answerRate     = 64 << 10
+	answerBuffered = 64 << 10
+)
+
 // answer is the writing side of one request.
 type answer struct {
 	w         http.ResponseWriter
 	r         *http.Request
+	clock     limpet.Clock // nil: no limit on reading
 	requestID string
 }
 
 func (d *door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	a := &answer{w: w, r: r, requestID: newRequestID()}
+	a := &answer{w: w, r: r, clock: d.clock, requestID: newRequestID()}
 	w.Header().Set("X-Request-Id", a.requestID)
 	if err := d.guard.check(r); err != nil {
 		d.fail(a, nil, err)
@@ -210,6 +221,17 @@ func (a *answer) raw(status int, body []byte) {
 	h.Set("Content-Length", strconv.Itoa(len(body)))
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Cache-Control", "no-store")
+	if a.clock != nil && len(body) > answerBuffered {
+		// A client that does not read must not hold the answer for ever.
+		control := http.NewResponseController(a.w)
+		limit := answerIdle + time.Duration(len(body)/answerRate)*time.Second
+		if control.SetWriteDeadline(a.clock.Now().Add(limit)) == nil {
+			defer func() {
+				_ = control.Flush() // within the limit, not after it
+				_ = control.SetWriteDeadline(time.Time{})
+			}()
+		}
+	}
 	a.w.WriteHeader(status)
 	if a.r.Method != http.MethodHead {
 		_, _ = a.w.Write(body) // the client left: the server ends the connection

@@ -359,6 +359,21 @@ func TestBodyTimeout(t *testing.T) {
 	}
 }
 
+// TestAnswerTimeout: a client that does not read is left.
+func TestAnswerTimeout(t *testing.T) {
+	f := start(t, func(c *gateway.Config) { c.Clock = past{} })
+	c := f.dial()
+	const size = 16 << 20 // more than sockets buffer
+	f.failWith(func(*limpet.CallSpec) error {
+		return &limpet.Error{Message: strings.Repeat("x", size), Remote: true, Delivery: limpet.DeliveryReceived}
+	})
+	_, _ = fmt.Fprint(c, "POST /v1/objects/THING/a/call/reset HTTP/1.1\r\nHost: localhost\r\n\r\n")
+	b, err := io.ReadAll(c) // ends when the door hangs up
+	if len(b) >= size {
+		t.Errorf("%d bytes came, %v", len(b), err)
+	}
+}
+
 func TestErrors(t *testing.T) {
 	f := start(t)
 	made := func(code limpet.Code, change func(*limpet.Error)) func(*limpet.CallSpec) error {
