@@ -107,7 +107,7 @@ func TestServeDrains(t *testing.T) {
 	<-g.entered
 	go func() { queued <- s.call(client, "a/call/has", `["begun"]`) }()
 	s.stop(errors.New("told to"))
-	q := <-queued // in the queue, or at the door
+	q := <-queued // SPEC F22: in the queue, or at the door
 	notDelivered(t, q)
 	for {
 		// Until the node has heard of it, another object still works.

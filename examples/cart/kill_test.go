@@ -340,6 +340,17 @@ func (s *server) output() string {
 	return "output of the server:\n" + s.log.String()
 }
 
+// waitOutput waits until the process has said something.
+func (s *server) waitOutput(text string) {
+	s.t.Helper()
+	for deadline := time.Now().Add(time.Minute); !strings.Contains(s.output(), text); {
+		if time.Now().After(deadline) {
+			s.t.Fatalf("no %q\n%s", text, s.output())
+		}
+		time.Sleep(time.Millisecond) // another process: there is nothing to wait on
+	}
+}
+
 // kill is SIGKILL.
 func (s *server) kill() {
 	_ = s.cmd.Process.Kill()
@@ -411,6 +422,38 @@ func (s *server) call(c *http.Client, cart, method string, result any, args ...a
 		}
 	}
 	return outcome{}
+}
+
+// TestSecondSignal: the first SIGTERM waits for a client in the middle of a
+// request, the second does not.
+func TestSecondSignal(t *testing.T) {
+	s := newServer(t)
+	s.start()
+	s.waitReady()
+	c, err := net.Dial("tcp", strings.TrimPrefix(s.url, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Close() }()
+	if _, err := fmt.Fprint(c, "POST /v1/objects/CART/a/call/addOne HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\nExpect: 100-continue\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	// The door asks for the body: the request is in its hands.
+	if line, err := bufio.NewReader(c).ReadString('\n'); err != nil || !strings.Contains(line, "100") {
+		t.Fatalf("%q, %v", line, err)
+	}
+	for range 2 {
+		if err := s.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+		s.waitOutput("stopping")
+	}
+	<-s.read
+	err = s.cmd.Wait()
+	if s.cmd.ProcessState.ExitCode() != 128+int(syscall.SIGTERM) {
+		t.Errorf("%v\n%s", err, s.output())
+	}
+	s.cmd = nil
 }
 
 // TestSecondServer: one directory, one process.

@@ -495,11 +495,11 @@ func TestClientLeaves(t *testing.T) {
 		left <- err
 	}()
 	<-f.waiting
-	cancel()
+	cancel() // SPEC C41
 	if err := <-left; !errors.Is(err, context.Canceled) {
 		t.Fatal(err)
 	}
-	f.srv.Close() // returns when the handler has: the call ended (SPEC C41)
+	f.srv.Close() // returns when the handler has: the call ended
 }
 
 // TestDeadline: the request's own deadline, as a program that mounts the door sets it.

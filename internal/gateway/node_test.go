@@ -114,10 +114,10 @@ func TestNode(t *testing.T) {
 	}
 }
 
-// TestNodeLimits: SPEC B30, with the door's own limit out of the way.
+// TestNodeLimits: arguments and results at their limit.
 func TestNodeLimits(t *testing.T) {
 	f, _ := startNode(t)
-	const limit = 32 << 20
+	const limit = 32 << 20 // SPEC B30
 	fits := `["` + strings.Repeat("x", limit-1000) + `"]`
 	if r := f.shop("len", fits); strings.TrimSpace(r.text) != fmt.Sprintf(`{"result":%d}`, limit-1000) {
 		t.Fatalf("%d %.300s", r.status, r.text)
