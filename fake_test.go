@@ -18,9 +18,15 @@ type jsonCodec struct {
 	mu      sync.Mutex
 	args    int // argument lists encoded
 	decoded int // argument lists decoded
+	plain   int // types looked at
 }
 
-func (c *jsonCodec) Plain(pointer any) bool { return plainType(reflect.TypeOf(pointer).Elem()) }
+func (c *jsonCodec) Plain(pointer any) bool {
+	c.mu.Lock()
+	c.plain++
+	c.mu.Unlock()
+	return plainType(reflect.TypeOf(pointer).Elem())
+}
 
 func plainType(t reflect.Type) bool {
 	switch t.Kind() {

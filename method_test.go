@@ -69,6 +69,9 @@ func setQuantityLiteral(c *Cart, ctx context.Context, item string, n int) error 
 	return c.SetQuantity(ctx, item, n)
 }
 
+// AddOne has the name of an interface's method, and what its expression takes.
+func AddOne(c CartAPI, ctx context.Context, item string) (int, error) { return c.AddOne(ctx, item) }
+
 // SetQuantity has the name of a method, and what a method expression takes.
 func SetQuantity(c *Cart, ctx context.Context, item string, n int) error {
 	return c.SetQuantity(ctx, item, n+1)
@@ -212,6 +215,7 @@ func TestMethodExpressionsRefused(t *testing.T) {
 		{"literal for an interface", func() error {
 			return limpet.Do2(ctx, api, func(c CartAPI, ctx context.Context, item string, n int) error { return c.SetQuantity(ctx, item, n) }, "item", 1)
 		}, []string{"no method of limpet_test.CartAPI"}},
+		{"function of an interface method's name", func() error { _, err := limpet.Call1(ctx, farAPI, AddOne, "item"); return err }, []string{"limpet_test.AddOne", "no method of limpet_test.CartAPI"}},
 		{"another interface's", func() error {
 			return limpet.Do2(ctx, farAPI, func(c CartAPI, ctx context.Context, item string, n int) error {
 				return OtherAPI.SetQuantity(c, ctx, item, n)
@@ -257,6 +261,25 @@ func TestMethodExpressionsOfEqualCode(t *testing.T) {
 		if err := limpet.Do1(ctx, stub, (*markBase).Other, 1); err != nil || node.last() != "other" {
 			t.Errorf("called %q, %v", node.last(), err)
 		}
+	}
+}
+
+// What is found out about a method is found out once.
+func TestMethodExpressionsAreRemembered(t *testing.T) {
+	ctx := t.Context()
+	node := nodeOf(newMarked[markBase](), &markBase{})
+	stub := namespace[*markBase](t, node).Named("c")
+	var looked []int
+	for range 3 {
+		for _, err := range []error{limpet.Do1(ctx, stub, (*markBase).Set, 1), limpet.Do1(ctx, stub, (*markBase).Other, 1)} {
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		looked = append(looked, node.codec().plain)
+	}
+	if looked[0] != 2 || looked[2] != 2 {
+		t.Errorf("the types of two arguments were looked at %v times", looked)
 	}
 }
 

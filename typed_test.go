@@ -500,6 +500,33 @@ func TestResultsFromElsewhere(t *testing.T) {
 	}
 }
 
+// A Runner gives nil for no result, an assignable value itself, else its encoded form.
+func TestRunnerResults(t *testing.T) {
+	ctx := t.Context()
+	node, s, _ := recorderNode(t)
+	var results []any
+	node.intercept = func(c *limpet.CallSpec) (any, error, bool) {
+		result, err := c.Runner.Run(ctx, node.receiver)
+		results = append(results, result)
+		return result, err, true
+	}
+	for _, f := range []func() error{
+		func() error { return limpet.Do(ctx, s, (*Recorder).D0) },
+		func() error { _, err := s.Invoke(ctx, "d0"); return err },
+		func() error { _, err := limpet.Call(ctx, s, (*Recorder).C0); return err },
+		func() error { _, err := s.Invoke(ctx, "c0"); return err },
+		func() error { _, err := limpet.Call4(ctx, s, (*Recorder).C4, 1, "", 0, true); return err },
+	} {
+		if err := f(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := []any{nil, nil, "C0", limpet.Encoded(`"C0"`), limpet.Encoded(`["C4"]`)}
+	if diff := cmp.Diff(want, results); diff != "" {
+		t.Error(diff)
+	}
+}
+
 // A receiver of another type must not take the node down.
 func TestWrongReceiver(t *testing.T) {
 	ctx := t.Context()
