@@ -326,6 +326,11 @@ func (inc *incarnation) deliver(ctx context.Context, ev *event) (delivered bool,
 	case <-ctx.Done():
 		inc.abandon(ctx, ev)
 	}
+	if ctx.Err() != nil && (ev.err == nil || ev.err.Remote) {
+		// The handler may have ended because its caller did: what counts is that
+		// nobody waits any more (SPEC E34).
+		return false, canceled(ctx, inc.id, limpet.DeliveryReceived)
+	}
 	return true, nil
 }
 
