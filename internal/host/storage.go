@@ -6,8 +6,9 @@ import (
 	"github.com/limpet-dev/limpet"
 )
 
-// Pos is a place in the commit log, ordered by Term and then Index. The zero Pos
-// is before the first record and always durable.
+// Pos is a place in the commit log, ordered by Term and then Index; records that
+// become durable together may have the same one. The zero Pos is before the
+// first record and always durable.
 type Pos struct{ Term, Index uint64 }
 
 // After reports whether p is later than q.
@@ -76,8 +77,8 @@ type Object interface {
 	// LastPos is the position of the object's last record; zero when it has
 	// none.
 	LastPos() Pos
-	// SetInterrupt makes running and later statements fail once c is closed;
-	// nil takes that back.
+	// SetInterrupt makes a running statement fail soon after c was closed, and
+	// perhaps later ones; nil takes that back. The host rolls back after it.
 	SetInterrupt(c <-chan struct{})
 	// Close ends the use of the Object; writes of the running turn are taken
 	// back. The data stays, also what is not durable yet. It may be called

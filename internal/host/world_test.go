@@ -97,6 +97,9 @@ func newWorld(t testing.TB, limits Limits, classes ...*limpet.Class) *world {
 
 func newWorldOn(t testing.TB, m *memory, limits Limits, classes ...*limpet.Class) *world {
 	t.Helper()
+	if m == nil {
+		m = newMemory()
+	}
 	w := &world{t: t, mem: m, names: map[string]*limpet.Binding{}, log: &logBook{}}
 	h, err := New(Config{
 		Storage: w.mem, Clock: sim.Clock{}, Bindings: w.Binding, Boot: testBoot, Limits: limits, Logger: slog.New(w.log),
