@@ -10,10 +10,12 @@ import (
 // TableName is the table of the key-value API in an object's database.
 const TableName = "_limpet_kv"
 
-// The statements of the key-value API, prepared once per connection. Keys are
-// blobs, so that order and equality are those of bytes.
+// The statements of turns and of the key-value API, prepared once per
+// connection. Keys are blobs, so that order and equality are those of bytes.
 const (
-	stmtGet = iota
+	stmtBegin = iota
+	stmtCommit
+	stmtGet
 	stmtPut
 	stmtDelete
 	stmtListFrom    // from a key on; each is followed by the same with an end
@@ -26,6 +28,8 @@ const (
 )
 
 var queries = [stmtCount]string{
+	stmtBegin:        "BEGIN",
+	stmtCommit:       "COMMIT",
 	stmtGet:          "SELECT value FROM " + TableName + " WHERE key=?1",
 	stmtPut:          "INSERT INTO " + TableName + "(key,value) VALUES(?1,?2) ON CONFLICT(key) DO UPDATE SET value=excluded.value",
 	stmtDelete:       "DELETE FROM " + TableName + " WHERE key=?1",
@@ -76,6 +80,19 @@ func (o *Object) reset(st *sqlite.Stmt, err error) error {
 	}
 	_ = st.ClearBindings()
 	return o.check(err)
+}
+
+// run runs a statement without parameters and rows.
+func (o *Object) run(n int) error {
+	st, err := o.statement(n)
+	if err != nil {
+		return err
+	}
+	if _, err = st.Step(); err != nil {
+		err = o.conn.Explain(err) // before Reset, which may have less to say
+	}
+	_ = st.Reset()
+	return err
 }
 
 // readable says whether there is a table to read; false is an empty object.

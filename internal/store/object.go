@@ -120,7 +120,7 @@ func (o *Object) Commit(ids []limpet.Identity) (Pos, error) {
 	}
 	if o.inTurn {
 		o.ids, o.logged = ids, false
-		err := o.conn.Exec("COMMIT")
+		err := o.run(stmtCommit)
 		o.ids = nil
 		if err != nil {
 			return Pos{}, errors.Join(fmt.Errorf("commit object %x: %w", o.id, err), o.Rollback())
@@ -300,7 +300,7 @@ func (o *Object) begin() error {
 	if err := o.connect(); err != nil || o.inTurn {
 		return err
 	}
-	if err := o.conn.Exec("BEGIN"); err != nil {
+	if err := o.run(stmtBegin); err != nil {
 		return fmt.Errorf("begin a turn of object %x: %w", o.id, err)
 	}
 	o.inTurn = true

@@ -5,8 +5,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 
@@ -690,6 +693,98 @@ func TestInterruptedAdmit(t *testing.T) {
 	close(gate)
 	o.SetInterrupt(nil)
 	wantContents(t, o, map[string]string{})
+}
+
+// TestConcurrentObjects uses many objects at once, each by one goroutine, while
+// figures are read.
+func TestConcurrentObjects(t *testing.T) {
+	s := openStore(t, testOptions(newCrashableDisk()))
+	stop := make(chan struct{})
+	var wg, readers sync.WaitGroup
+	readers.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				_ = s.Stats()
+				_ = s.Exists(objectID(3))
+				_ = s.Full()
+				_ = s.Durable()
+				runtime.Gosched()
+			}
+		}
+	})
+	for n := range 8 {
+		o := openObject(t, s, n)
+		wg.Go(func() {
+			for i := range 30 {
+				if err := o.Put(fmt.Sprint(i), bytes.Repeat([]byte{byte(n)}, 100*i)); err != nil {
+					t.Error(err)
+				}
+				p, err := o.Commit(nil)
+				if err != nil {
+					t.Error(err)
+				}
+				if err := s.Wait(t.Context(), p); err != nil {
+					t.Error(err)
+				}
+			}
+			if _, err := s.RegisterClass(fmt.Sprint(n), ""); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	close(stop)
+	readers.Wait()
+	if st := s.Stats(); st.Objects != 8 || st.Records != 240 || st.UndurableBytes != 0 || st.Syncs < st.Batches {
+		t.Errorf("%+v", st)
+	}
+}
+
+// TestRecoveredIdentitiesBound: the newest are kept, and it is told that there
+// were more.
+func TestRecoveredIdentitiesBound(t *testing.T) {
+	s := &Store{idents: identityRing{max: 3}}
+	for n := range byte(8) {
+		s.idents.add(RecoveredIdentity{objectID(1), identity(n)})
+	}
+	got, complete := s.RecoveredIdentities()
+	want := []RecoveredIdentity{{objectID(1), identity(5)}, {objectID(1), identity(6)}, {objectID(1), identity(7)}}
+	if diff := cmp.Diff(want, got); diff != "" || complete {
+		t.Error(complete, diff)
+	}
+}
+
+// TestLogger: what an operator must know is told, with figures.
+func TestLogger(t *testing.T) {
+	d := newCrashableDisk()
+	var out bytes.Buffer
+	opt := testOptions(d)
+	opt.Logger = slog.New(slog.NewTextHandler(&out, nil))
+	s := openStore(t, opt)
+	o := openObject(t, s, 1)
+	d.failOn(errorfs.OpFileSyncData, segmentSuffix, errDisk)
+	must(t, o.Put("k", bytes.Repeat([]byte{1}, 9000)))
+	p, err := o.Commit(nil)
+	must(t, err)
+	if err := s.Wait(t.Context(), p); !errors.Is(err, ErrLost) {
+		t.Fatal(err)
+	}
+	must(t, o.Close())
+	_ = s.Close()
+	if !strings.Contains(out.String(), "level=ERROR") || !strings.Contains(out.String(), errDisk.Error()) {
+		t.Errorf("a lost log: %s", &out)
+	}
+	out.Reset()
+	d = d.kill()
+	editFile(t, d.fs, "data/"+seg1, func(b []byte) []byte { b[len(b)-200] = 1; b[segmentHeaderSize+60] ^= 1; return b })
+	opt.FS = d.fs
+	s = openStore(t, opt)
+	if !strings.Contains(out.String(), "level=WARN") || !strings.Contains(out.String(), "file=data/log/00000001.seg offset=4096") || !strings.Contains(out.String(), fmt.Sprint("bytes=", s.replay.CutBytes)) {
+		t.Errorf("a cut tail: %s", &out)
+	}
 }
 
 // TestModel compares the key-value API with a map over random turns, with

@@ -169,8 +169,8 @@ func (r *recovery) load(number uint64, buf []byte) ([]byte, error) {
 		return buf, r.damage(number, -1, "its size of %d bytes is not between %d and %d", size, MinSegmentSize, maxSegmentSize)
 	}
 	buf = slices.Grow(buf[:0], int(size))[:size]
-	if _, err := f.ReadAt(buf, 0); err != nil && !errors.Is(err, io.EOF) {
-		return buf, fmt.Errorf("read %s: %w", path, err)
+	if n, err := f.ReadAt(buf, 0); n < len(buf) {
+		return buf, fmt.Errorf("read %s: %d of %d bytes: %w", path, n, len(buf), err)
 	}
 	return buf, nil
 }

@@ -80,7 +80,7 @@ type Store struct {
 	replay  ReplayStats
 	buffers sync.Pool // of *[]byte, for records
 
-	dirMu sync.Mutex
+	dirMu sync.Mutex // guards dir.Classes; the rest of dir stays as Open found it
 	dir   directory
 
 	mu      sync.RWMutex
@@ -377,7 +377,7 @@ func (s *Store) RegisterClass(name, identity string) (string, error) {
 	if err := d.save(s.opt.FS, s.opt.Dir); err != nil {
 		return "", fmt.Errorf("register class %s: %w", name, err)
 	}
-	s.dir = d
+	s.dir.Classes = d.Classes // the rest is read without the lock
 	return identity, nil
 }
 
