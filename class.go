@@ -240,10 +240,15 @@ func (m *Method) call(ctx context.Context, receiver any, args Encoded, codec Cod
 func encodeResult(method string, codec Codec, v any) (Encoded, error) {
 	e, err := codec.Marshal(v)
 	if err != nil {
-		// It comes out of the object's code, unlike arguments that don't fit (SPEC B27).
-		return nil, refuse(Errorf(CodeOf(err), "result of %s: %w", method, err).With(func(e *Error) { e.Remote = true }))
+		return nil, refuseResult(method, err)
 	}
 	return e, nil
+}
+
+// refuseResult is a result that can't be carried. It comes out of the object's
+// code, unlike arguments that don't fit (SPEC B27).
+func refuseResult(method string, err error) error {
+	return refuse(Errorf(CodeOf(err), "result of %s: %w", method, err).With(func(e *Error) { e.Remote = true }))
 }
 
 var (

@@ -163,7 +163,9 @@ type methodRef struct {
 	err  error  // the expression is no method of T
 	// argsPlain and resultPlain: handed over by assignment, no copy needed.
 	argsPlain, resultPlain bool
-	noResult               bool // the method returns an error only
+	// argsText and resultText: a plain one that has strings in it.
+	argsText, resultText bool
+	noResult             bool // the method returns an error only
 }
 
 // methodOf finds the method that a method expression names. describe, called once

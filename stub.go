@@ -235,6 +235,7 @@ type typedCall[T, R, P any, A interface {
 	ref    *methodRef
 	method any
 	args   P
+	size   int // see Size
 	encode sync.Once
 	enc    Encoded // the arguments: at once if they are not plain, else when asked for
 	encErr error
@@ -259,6 +260,11 @@ func (c *typedCall[T, R, P, A]) Run(ctx context.Context, receiver any) (any, err
 	case c.ref.noResult:
 		return nil, nil
 	case c.ref.resultPlain:
+		if c.ref.resultText {
+			if err := checkSize(textIn(reflect.ValueOf(&r).Elem())); err != nil {
+				return nil, refuseResult(c.Method, err)
+			}
+		}
 		return r, nil
 	}
 	// Not "return encodeResult(…)": a nil Encoded in an interface is not nil.
@@ -276,11 +282,31 @@ func (c *typedCall[T, R, P, A]) Args() (Encoded, error) {
 	return c.enc, c.encErr
 }
 
-func (c *typedCall[T, R, P, A]) Size() int {
+func (c *typedCall[T, R, P, A]) Size() int { return c.size }
+
+// measure is the bytes of the arguments: encoded, or as they are held.
+func (c *typedCall[T, R, P, A]) measure() (int, error) {
 	if !c.ref.argsPlain {
-		return len(c.enc)
+		enc, err := c.Args()
+		return len(enc), err
 	}
-	return int(reflect.TypeFor[P]().Size()) + textIn(reflect.ValueOf(&c.args).Elem())
+	n := int(reflect.TypeFor[P]().Size())
+	if c.ref.argsText {
+		n += textIn(reflect.ValueOf(&c.args).Elem())
+	}
+	return n, checkSize(n)
+}
+
+// MaxValueBytes is the largest argument list or result of a call (SPEC B30).
+const MaxValueBytes = 32 << 20
+
+// checkSize holds for what is handed over by assignment; a Codec has the same
+// limit for what it encodes.
+func checkSize(n int) error {
+	if n <= MaxValueBytes {
+		return nil
+	}
+	return Errorf(CodeTooLarge, "Serialized RPC arguments or return values are limited to 32MiB, but the size of this value was: %d bytes.", n)
 }
 
 // textIn is the bytes of all strings in a plain value: all that it holds outside
@@ -318,10 +344,8 @@ func invoke[T, R, P any, A interface {
 	c := &typedCall[T, R, P, A]{ref: ref, method: method, args: args}
 	s.s.fill(&c.CallSpec, KindMethod, ref.name)
 	c.Runner = c
-	if !ref.argsPlain {
-		if _, err := c.Args(); err != nil {
-			return r, failed(Errorf(CodeOf(err), "call of %s: %w", ref.name, err))
-		}
+	if c.size, err = c.measure(); err != nil {
+		return r, failed(Errorf(CodeOf(err), "call of %s: %w", ref.name, err))
 	}
 	out, err := s.s.call(ctx, &c.CallSpec)
 	if err != nil || out == nil || ref.noResult {
@@ -355,6 +379,24 @@ func describe[T, R, P any, A interface {
 	}
 	_, ref.noResult = any(new(R)).(*none)
 	ref.resultPlain = !ref.noResult && codec.Plain(new(R))
+	ref.argsText, ref.resultText = holdsText(reflect.TypeFor[P]()), holdsText(reflect.TypeFor[R]())
+}
+
+// holdsText reports whether a plain type has strings in it.
+func holdsText(t reflect.Type) bool {
+	switch t.Kind() {
+	case reflect.String:
+		return true
+	case reflect.Array:
+		return holdsText(t.Elem())
+	case reflect.Struct:
+		for i := range t.NumField() {
+			if holdsText(t.Field(i).Type) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // none is the result of a method that returns only an error.

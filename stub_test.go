@@ -442,3 +442,36 @@ func TestOriginOf(t *testing.T) {
 		t.Error("the key does not find it")
 	}
 }
+
+type texts struct{}
+
+func (*texts) Echo(_ context.Context, s string) (string, error) { return s, nil }
+
+func (*texts) Repeat(_ context.Context, s string, n int) (string, error) {
+	return strings.Repeat(s, n), nil
+}
+
+func TestLargeTexts(t *testing.T) {
+	// SPEC B30: also where nothing is encoded, since another process may run the
+	// object tomorrow.
+	ctx := context.Background()
+	class := limpet.NewClass("Texts", func(*limpet.State) (*texts, error) { return &texts{}, nil })
+	n := nodeOf(class, &texts{})
+	s := namespace[*texts](t, n).Named("x")
+	half := strings.Repeat("x", limpet.MaxValueBytes/2)
+	if got, err := limpet.Call1(ctx, s, (*texts).Echo, half); err != nil || got != half {
+		t.Errorf("16 MiB: got %d bytes, %v", len(got), err)
+	}
+	before := n.attempts()
+	_, err := limpet.Call1(ctx, s, (*texts).Echo, half+half)
+	if e := asError(t, err); e.Code != limpet.CodeTooLarge || e.Delivery != limpet.DeliveryNone || !strings.Contains(e.Error(), "32MiB") {
+		t.Errorf("an argument over 32 MiB: got %v (%v)", e.Code, e.Delivery)
+	}
+	if n.attempts() != before {
+		t.Error("it was sent")
+	}
+	_, err = limpet.Call2(ctx, s, (*texts).Repeat, half, 3)
+	if e := asError(t, err); e.Code != limpet.CodeTooLarge || !strings.Contains(e.Error(), "32MiB") {
+		t.Errorf("a result over 32 MiB: got %v", e.Code)
+	}
+}
