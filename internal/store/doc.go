@@ -58,7 +58,8 @@
 //	└──────────┴───────────┴─────────┴──────────────┴──────┴┄┄
 //
 //	1 txid        uvarint number of this commit, uvarint number of the object's commit before
-//	2 birth       uvarint length, class identity; the rest is the object's name.
+//	2 birth       uvarint length, class identity, u8 1 if the object has a name
+//	              (0: addressed by ID only); the rest is the name.
 //	              In the first record of an object, and in no other
 //	3 pages       u8 log2 of the page size, uvarint pages after the commit (the
 //	              database is cut or grown to it), u64 checksum of all pages

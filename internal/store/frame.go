@@ -33,11 +33,6 @@ type frame struct {
 
 func (f *frame) last() bool { return f.flags&frameLast != 0 }
 
-// before says whether f comes before the piece (index, part) of the log.
-func (f *frame) before(index uint64, part uint32) bool {
-	return f.index < index || f.index == index && f.part < part
-}
-
 // size is the bytes of the frame on disk.
 func (f *frame) size() int64 { return frameHeaderSize + int64(len(f.payload)) }
 

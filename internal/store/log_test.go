@@ -34,7 +34,7 @@ func TestCommitLog(t *testing.T) {
 				fail: func() {
 					d.failOn(errorfs.OpFileSyncData, segmentSuffix, errDisk)
 					if err := l.Admit(t.Context(), 1); err == nil {
-						<-waitErr(l, l.Append([]byte("x")))
+						_ = l.Wait(t.Context(), l.Append([]byte("x")))
 					}
 				},
 				crash: func() CommitLog {

@@ -219,10 +219,11 @@ func (o *Object) Sleep() error {
 }
 
 // Close gives the handle back; an open turn is rolled back. Until there are
-// checkpoints the pages of an object with data stay in memory.
+// checkpoints the pages of an object with data stay in memory. A second Close
+// does nothing.
 func (o *Object) Close() error {
 	if o.closed {
-		return ErrObjectClosed
+		return nil
 	}
 	err := errors.Join(o.Rollback(), o.disconnect())
 	o.closed = true

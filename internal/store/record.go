@@ -43,7 +43,8 @@ func SlotOf(id ObjectID) uint16 {
 // Birth says what an object is. It stands in the object's first record.
 type Birth struct {
 	Class string // identity of the class, as RegisterClass gave it
-	Name  string // "" for an object that is addressed by ID only
+	Name  string // of the object, at most 60 KiB
+	Named bool   // false for an object that is addressed by ID only; a Name that is not empty counts as true
 }
 
 // record is one commit of one object: redo that needs nothing but the object's
@@ -80,11 +81,16 @@ func appendRecordStart(b []byte, slot uint16, id *ObjectID, txid, prev uint64) [
 }
 
 func appendBirth(b []byte, birth *Birth) []byte {
-	n := uvarintLen(uint64(len(birth.Class))) + len(birth.Class) + len(birth.Name)
+	n := uvarintLen(uint64(len(birth.Class))) + len(birth.Class) + 1 + len(birth.Name)
 	b = append(b, sectionBirth)
 	b = binary.AppendUvarint(b, uint64(n))
 	b = binary.AppendUvarint(b, uint64(len(birth.Class)))
 	b = append(b, birth.Class...)
+	if birth.Named {
+		b = append(b, 1)
+	} else {
+		b = append(b, 0)
+	}
 	return append(b, birth.Name...)
 }
 
@@ -169,11 +175,14 @@ func decodeRecord(b []byte) (r record, err error) {
 			}
 		case sectionBirth:
 			m, k := binary.Uvarint(body)
-			if k <= 0 || m > uint64(len(body)-k) || n > maxBirthText {
+			if k <= 0 || n > maxBirthText || m >= uint64(len(body)-k) {
 				return bad("class and name of the object do not add up")
 			}
-			body = body[k:]
-			r.birth = &Birth{Class: string(body[:m]), Name: string(body[m:])}
+			class, named, name := body[k:k+int(m)], body[k+int(m)], body[k+int(m)+1:]
+			if named > 1 || named == 0 && len(name) > 0 {
+				return bad("a name of an object without one")
+			}
+			r.birth = &Birth{Class: string(class), Name: string(name), Named: named == 1}
 		case sectionPages:
 			if len(body) < 1 || body[0] > 16 || !vfs.ValidPageSize(1<<body[0]) {
 				return bad("no valid page size")

@@ -43,7 +43,8 @@ func sampleChange(pages int) *vfs.Change {
 func TestRecord(t *testing.T) {
 	for name, r := range map[string]record{
 		"plain":      {id: objectID(1), txid: 1},
-		"birth":      {id: objectID(300), txid: 1, birth: &Birth{Class: "Cart", Name: strings.Repeat("n", 40_000)}},
+		"birth":      {id: objectID(300), txid: 1, birth: &Birth{Class: "Cart", Name: strings.Repeat("n", 40_000), Named: true}},
+		"empty name": {id: objectID(2), txid: 1, birth: &Birth{Class: "C", Named: true}},
 		"no name":    {id: objectID(2), txid: 1, birth: &Birth{Class: "C"}},
 		"identities": {id: objectID(3), txid: 1 << 60, prev: 1<<60 - 1, identities: []limpet.Identity{identity(1), {}, identity(3)}},
 		"deletion":   {id: objectID(4), txid: 9, prev: 8, deleted: true, identities: []limpet.Identity{identity(1)}},
@@ -74,13 +75,13 @@ func TestRecord(t *testing.T) {
 
 // TestRecordGolden: these bytes are on disks.
 func TestRecordGolden(t *testing.T) {
-	r := record{id: objectID(1), txid: 300, prev: 299, birth: &Birth{Class: "Cart", Name: "u"}, identities: []limpet.Identity{identity(1)}}
+	r := record{id: objectID(1), txid: 300, prev: 299, birth: &Birth{Class: "Cart", Name: "u", Named: true}, identities: []limpet.Identity{identity(1)}}
 	c := sampleChange(1)
 	c.Pages[0].After = make([]byte, 4096)
 	c.Pages[0].After[100] = 'x'
 	want := "01d0" + "01" + strings.Repeat("00", 31) +
 		"01" + "04" + "ac02" + "ab02" +
-		"02" + "06" + "04" + "43617274" + "75" +
+		"02" + "07" + "04" + "43617274" + "01" + "75" +
 		"03" + "0f" + "0c" + "01" + "efcdab8967452301" + "03" + "01" + "64" + "78" + "00" +
 		"04" + "18" + "01" + strings.Repeat("00", 15) + "0168e5cf8b010000"
 	if got := hexString(r.encode(c)); got != want {
@@ -119,6 +120,8 @@ func TestRecordRefused(t *testing.T) {
 		"page size":           append(bytes.Clone(head), sectionPages, 10, 8, 0, 0, 0, 0, 0, 0, 0, 0, 0),
 		"page count":          append(bytes.Clone(head), sectionPages, 3, 12, 0x80, 0x80),
 		"birth":               append(bytes.Clone(head), sectionBirth, 2, 9, 'x'),
+		"name of none":        append(bytes.Clone(head), sectionBirth, 4, 1, 'C', 0, 'n'),
+		"named twice":         append(bytes.Clone(head), sectionBirth, 3, 1, 'C', 2),
 		"txid not above":      (&record{id: objectID(1), txid: 1, prev: 1}).encode(nil),
 	} {
 		if r, err := decodeRecord(b); !errors.Is(err, errMalformedRecord) {
@@ -199,7 +202,7 @@ func TestReplay(t *testing.T) {
 }
 
 func FuzzRecord(f *testing.F) {
-	r := record{id: objectID(1), txid: 2, prev: 1, birth: &Birth{Class: "Cart", Name: "n"}, identities: []limpet.Identity{identity(1)}}
+	r := record{id: objectID(1), txid: 2, prev: 1, birth: &Birth{Class: "Cart", Name: "n", Named: true}, identities: []limpet.Identity{identity(1)}}
 	f.Add(r.encode(sampleChange(1)))
 	f.Add((&record{id: objectID(1), txid: 1, deleted: true}).encode(nil))
 	f.Fuzz(func(t *testing.T, b []byte) {

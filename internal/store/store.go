@@ -290,6 +290,7 @@ func (e *resident) forget() {
 // recorded with the first commit. There is one handle of an object at a time:
 // a second is refused with ErrObjectOpen until the first is closed.
 func (s *Store) Object(id ObjectID, birth Birth) (*Object, error) {
+	birth.Named = birth.Named || birth.Name != ""
 	if len(birth.Class) > maxClassText || len(birth.Name) > maxBirthText-maxClassText-8 {
 		return nil, &LimitError{What: "class and name of an object", Size: int64(len(birth.Class) + len(birth.Name)), Limit: maxBirthText - maxClassText - 8, Remedy: "use a shorter name"}
 	}
