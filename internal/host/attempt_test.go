@@ -66,7 +66,7 @@ func TestAttempts(t *testing.T) {
 		for range 2 {
 			_, err := do(1, true, "do", "put") // SPEC F13
 			e := wantError(t, err, limpet.CodeAlreadyReceived, limpet.DeliveryReceived)
-			if e.Remote || e.Identity != key(1).id.String() {
+			if e.Remote || e.Identity != key(1).id.String() { // SPEC F17: the code, which no method can forge
 				t.Errorf("%#v", e)
 			}
 		}

@@ -40,6 +40,7 @@ type responseWriter struct {
 	ev     *event
 	req    *http.Request // the caller's
 	header http.Header   // the handler's own, not locked
+	once   sync.Once     // closes the request's body
 
 	// mu comes after the incarnation's locks.
 	mu       sync.Mutex
@@ -78,6 +79,16 @@ func newResponseWriter(ev *event) (*responseWriter, *limpet.Error) {
 		ev: ev, req: req, header: http.Header{}, declared: -1,
 		avail: make(chan struct{}, 1), space: make(chan struct{}, 1),
 	}, nil
+}
+
+// closeRequest closes the request's body, as an http.RoundTripper does: when the
+// handler has returned, or when nobody waits for it.
+func (w *responseWriter) closeRequest() {
+	w.once.Do(func() {
+		if w.req.Body != nil {
+			_ = w.req.Body.Close()
+		}
+	})
 }
 
 // serverRequest is the request as a handler expects it.

@@ -311,7 +311,7 @@ func TestFetchRefused(t *testing.T) {
 
 // A marked handler runs again.
 func TestFetchMarked(t *testing.T) {
-	// SPEC F36
+	// SPEC F36, F39
 	b := new(box).standard()
 	b.serve = func(th *thing, w http.ResponseWriter, _ *http.Request) { th.mem++; fmt.Fprint(w, th.mem) }
 	inBubble(t, Limits{}, func() []*limpet.Class {

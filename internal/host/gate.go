@@ -3,6 +3,8 @@ package host
 import (
 	"fmt"
 	"time"
+
+	"github.com/limpet-dev/limpet/internal/invariant"
 )
 
 // This file is the state machine of one object's turn: who holds it, who waits
@@ -185,6 +187,14 @@ func (g *gate) quiet() bool { return len(g.running) == 0 && g.inbox.head == nil 
 // inBlock and for inBlockLimit. n is a number of bytes (inHold, inRelease), or
 // of a block (inBlockLimit).
 func (g *gate) step(now int64, in inputKind, e *entry, n int) outcome {
+	out := g.apply(now, in, e, n)
+	if invariant.Enabled {
+		invariant.CheckFunc(g.check)
+	}
+	return out
+}
+
+func (g *gate) apply(now int64, in inputKind, e *entry, n int) outcome {
 	if g.ended {
 		switch in {
 		case inRelease:

@@ -212,7 +212,9 @@ func (h *Host) Fetch(ctx context.Context, a dispatch.Attempt) (*http.Response, e
 	ev := &event{kind: eventFetch, attempt: a, parent: ctx}
 	w, ferr := newResponseWriter(ev)
 	if ferr != nil {
-		ev.closeRequest()
+		if a.Request != nil && a.Request.Body != nil {
+			_ = a.Request.Body.Close() // nothing was read from it
+		}
 		return nil, ferr
 	}
 	ev.writer = w
@@ -223,18 +225,10 @@ func (h *Host) Fetch(ctx context.Context, a dispatch.Attempt) (*http.Response, e
 	}
 	if err != nil {
 		w.abandon(err)
-		ev.closeRequest()
+		w.closeRequest()
 		return nil, err
 	}
 	return r.(*http.Response), nil
-}
-
-// closeRequest closes the body of a fetch's request, as an http.RoundTripper
-// does.
-func (ev *event) closeRequest() {
-	if r := ev.attempt.Request; r != nil && r.Body != nil {
-		_ = r.Body.Close() // nobody reads it any more
-	}
 }
 
 // callBytes is what a queued call costs beside its arguments.

@@ -19,6 +19,7 @@ type incarnation struct {
 	epoch    uint64 // rises with every incarnation of the node, so with every one of the object
 	prev     *incarnation
 	dead     chan struct{} // closed when the incarnation has ended
+	loaded   chan struct{} // closed when it has its data or will not get it
 	closed   chan struct{} // closed when it has also let go of its data
 	ended    atomic.Bool   // gate.ended, for readers without mu
 	cause    *limpet.Error // why it ended; set before dead is closed
@@ -43,7 +44,7 @@ type incarnation struct {
 func newIncarnation(h *Host, call *limpet.CallSpec, prev *incarnation) *incarnation {
 	inc := &incarnation{
 		host: h, id: call.Object, class: call.Binding.Class, codec: call.Binding.Codec, epoch: h.epochs.Add(1),
-		prev: prev, dead: make(chan struct{}), closed: make(chan struct{}), lastUsed: h.coarse.Load(),
+		prev: prev, dead: make(chan struct{}), loaded: make(chan struct{}), closed: make(chan struct{}), lastUsed: h.coarse.Load(),
 	}
 	inc.birth.Class = call.Binding.ClassIdentity
 	inc.birth.Name, inc.birth.Named = call.Object.Name()
@@ -71,20 +72,17 @@ func (inc *incarnation) load(ctor *event) {
 	}
 	data, err := inc.host.storage.Object(inc.id.Bytes(), inc.birth)
 	if err != nil {
+		close(inc.loaded)
 		e := inc.newError(storageCode(err), limpet.DeliveryNone, "open %s: %w", inc.label(), err)
 		inc.end(e, e)
 		return
 	}
 	inc.storage.Lock()
-	if inc.ended.Load() {
-		inc.storage.Unlock()
-		_ = data.Close() // nothing was written
-		return
-	}
 	inc.data = data
 	inc.ledger.data = data.LastPos() // outputs may show what an earlier incarnation wrote
 	data.SetInterrupt(inc.dead)
 	inc.storage.Unlock()
+	close(inc.loaded)
 	inc.host.stats.loads.Add(1)
 	inc.loop(ctor)
 }
@@ -282,6 +280,7 @@ func (inc *incarnation) end(running, waiting *limpet.Error) bool {
 		e.ev.finish(running)
 	}
 
+	<-inc.loaded
 	inc.storage.Lock()
 	inc.rollback(out)
 	pos := inc.ledger.output(nil)

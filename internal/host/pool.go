@@ -10,33 +10,48 @@ const maxIdleWorkers = 64
 // host runs in it, so that wait means that nothing of the host runs any more.
 type pool struct {
 	mu     sync.Mutex
-	idle   []chan func()
+	idle   []chan task
 	closed bool
 	wg     sync.WaitGroup
 }
 
+// task is a function, or an event that was granted the turn.
+type task struct {
+	f  func()
+	ev *event
+}
+
 // run starts f at once on a goroutine of the pool. It works after close too:
 // what runs may have to start something to end properly.
-func (p *pool) run(f func()) {
+func (p *pool) run(f func()) { p.start(task{f: f}) }
+
+// runEvent does so with an event.
+func (p *pool) runEvent(ev *event) { p.start(task{ev: ev}) }
+
+func (p *pool) start(t task) {
 	p.mu.Lock()
 	if n := len(p.idle); n > 0 {
 		c := p.idle[n-1]
 		p.idle = p.idle[:n-1]
 		p.mu.Unlock()
-		c <- f
+		c <- t
 		return
 	}
 	p.wg.Add(1)
 	p.mu.Unlock()
-	go p.work(f)
+	go p.work(t)
 }
 
-// work runs f and what follows. A handler that calls runtime.Goexit ends it.
-func (p *pool) work(f func()) {
+// work does t and what follows. A handler that calls runtime.Goexit ends it.
+func (p *pool) work(t task) {
 	defer p.wg.Done()
-	c := make(chan func(), 1)
+	c := make(chan task, 1)
 	for ok := true; ok; {
-		f()
+		if t.ev != nil {
+			t.ev.inc.loop(t.ev)
+		} else {
+			t.f()
+		}
 		p.mu.Lock()
 		if p.closed || len(p.idle) >= maxIdleWorkers {
 			p.mu.Unlock()
@@ -44,8 +59,8 @@ func (p *pool) work(f func()) {
 		}
 		p.idle = append(p.idle, c)
 		p.mu.Unlock()
-		f = nil // let go of what it held
-		f, ok = <-c
+		t = task{} // let go of what it held
+		t, ok = <-c
 	}
 }
 

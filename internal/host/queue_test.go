@@ -646,7 +646,10 @@ func TestDrain(t *testing.T) {
 func TestDrainTimeout(t *testing.T) {
 	b := new(box).standard()
 	inBubble(t, Limits{}, oneClass(b), func(t *testing.T, w *world) {
-		p := w.start(context.Background(), "sleep", "1h")
+		stub := stubOf[*thing](w, "Thing", "o")
+		p := async(func() (string, error) {
+			return limpet.Call2(context.Background(), stub, (*thing).Do, "sleep", "1h")
+		})
 		synctest.Wait()
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 		defer cancel()
@@ -658,7 +661,7 @@ func TestDrainTimeout(t *testing.T) {
 		}
 		_, err := p.wait()
 		wantError(t, err, limpet.CodeDisconnected, limpet.DeliveryReceived) // SPEC C22, C52
-		if err := stubOf[*thing](w, "Thing", "o").Err(); err != nil {
+		if err := stub.Err(); err != nil { // SPEC B6: a disconnect does not break the stub
 			t.Error(err)
 		}
 	})
@@ -678,5 +681,34 @@ func TestCloseTimeout(t *testing.T) {
 		_, err := p.wait()
 		wantError(t, err, limpet.CodeDisconnected, limpet.DeliveryReceived)
 		time.Sleep(time.Hour) // the handler returns, and the world can be closed
+	})
+}
+
+// Calls run in the order in which they came.
+func TestOrder(t *testing.T) {
+	// SPEC B4
+	b := new(box).standard()
+	var got []string
+	b.on("note", func(_ context.Context, _ *thing, arg string) (string, error) { got = append(got, arg); return "", nil })
+	inBubble(t, Limits{}, oneClass(b), func(t *testing.T, w *world) {
+		calls := []*pending{w.start(t.Context(), "hold", "1s")}
+		var want []string
+		for i := range 100 {
+			want = append(want, fmt.Sprint(i))
+			synctest.Wait()
+			ctx := t.Context()
+			if i%2 == 0 {
+				ctx = context.Background()
+			}
+			calls = append(calls, w.start(ctx, "note", fmt.Sprint(i)))
+		}
+		for _, c := range calls {
+			if _, err := c.wait(); err != nil {
+				t.Error(err)
+			}
+		}
+		if strings.Join(got, " ") != strings.Join(want, " ") {
+			t.Errorf("ran in the order %v", got)
+		}
 	})
 }

@@ -86,7 +86,7 @@ func TestResets(t *testing.T) {
 		}, message: "from within"},
 		{name: "blocked for too long", f: func(ctx context.Context, th *thing) error {
 			return th.st.BlockConcurrencyWhile(ctx, func(ctx context.Context) error { <-ctx.Done(); return nil })
-		}, message: textBlocked, overloaded: true}, // SPEC C36
+		}, message: textBlocked, overloaded: true}, // SPEC C36, H5
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			b := new(box).standard()
@@ -432,6 +432,77 @@ func TestStorageLost(t *testing.T) {
 		for _, c := range calls {
 			_, err := c.wait()
 			wantError(t, err, limpet.CodeStorageLost, limpet.DeliveryReceived) // SPEC C38, C54
+		}
+	})
+}
+
+// The same on the caller's own goroutine, where a call runs that nothing can
+// cancel.
+func TestInline(t *testing.T) {
+	b := new(box).standard()
+	var on string
+	where := func() string {
+		buf := make([]byte, 64)
+		return strings.Fields(string(buf[:runtime.Stack(buf, false)]))[1]
+	}
+	b.on("where", func(context.Context, *thing, string) (string, error) { on = where(); return "", nil }).
+		on("panic", func(_ context.Context, th *thing, _ string) (string, error) { put(th.st, "n", 9); panic("boom") }).
+		on("abort", func(_ context.Context, th *thing, _ string) (string, error) {
+			put(th.st, "n", 9)
+			th.st.Abort(nil)
+			return "", nil
+		}).
+		on("goexit", func(_ context.Context, th *thing, _ string) (string, error) {
+			put(th.st, "n", 9)
+			runtime.Goexit()
+			return "", nil
+		})
+	inBubble(t, Limits{}, oneClass(b), func(t *testing.T, w *world) {
+		ctx := context.Background()
+		if _, err := w.call(ctx, "put", "n"); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if _, err := w.call(ctx, "where", ""); err != nil || on != where() {
+			t.Errorf("ran on goroutine %s, called on %s: %v", on, where(), err)
+		}
+		if _, err := w.call(t.Context(), "where", ""); err != nil || on == where() {
+			t.Errorf("a call that can be canceled ran on its caller's goroutine: %v", err)
+		}
+		for _, m := range []string{"panic", "abort"} {
+			_, err := w.call(ctx, m, "")
+			wantError(t, err, limpet.CodeReset, limpet.DeliveryReceived)
+			if v, err := w.call(ctx, "get", "n"); v != "1 mem 0" || err != nil {
+				t.Errorf("after %s: %q %v", m, v, err)
+			}
+			synctest.Wait()
+		}
+		over := make(chan bool)
+		go func() {
+			defer close(over)
+			_, _ = w.call(ctx, "goexit", "")
+			t.Error("went on after runtime.Goexit")
+		}()
+		<-over
+		if v, err := w.call(ctx, "get", "n"); v != "1 mem 0" || err != nil {
+			t.Errorf("after goexit: %q %v", v, err)
+		}
+	})
+}
+
+// A stub that came from a State belongs to its object whatever context its calls
+// get: such a call gives the object away too.
+func TestStubFromState(t *testing.T) {
+	// SPEC H6
+	b := new(box).standard()
+	b.on("self", func(_ context.Context, th *thing, _ string) (string, error) {
+		put(th.st, "n", 3)
+		// The stub says which object the call leaves, not the context.
+		return limpet.Call2(context.Background(), th.self(), (*thing).Do, "get", "n")
+	})
+	inBubble(t, Limits{}, oneClass(b), func(t *testing.T, w *world) {
+		if v, err := w.call(t.Context(), "self", ""); v != "3 mem 0" || err != nil {
+			t.Errorf("%q %v", v, err)
 		}
 	})
 }

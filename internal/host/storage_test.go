@@ -290,8 +290,7 @@ func TestOnStore(t *testing.T) {
 	const objects, calls = 4, 60
 	run := func(f func(w *world)) {
 		s := openStore(t, fs)
-		w := newWorldOn(t, nil, Limits{}, b.class("Thing"))
-		w.host.storage = FromStore(s)
+		w := newWorldOn(t, FromStore(s), Limits{}, b.class("Thing"))
 		f(w)
 		w.close()
 		if err := s.Close(); err != nil {

@@ -45,7 +45,7 @@ func (inc *incarnation) follow(e *entry) *event {
 // start runs an event on a goroutine of the pool, if there is one to run.
 func (inc *incarnation) start(ev *event) {
 	if ev != nil {
-		inc.host.pool.run(func() { inc.loop(ev) })
+		inc.host.pool.runEvent(ev)
 	}
 }
 
@@ -58,8 +58,8 @@ func (inc *incarnation) run(ev *event) (next *event) {
 			next = nil
 		}
 		ev.finish(context.Canceled)
-		if ev.kind == eventFetch {
-			ev.closeRequest()
+		if ev.writer != nil {
+			ev.writer.closeRequest()
 		}
 	}()
 	result, err := inc.handle(ev)

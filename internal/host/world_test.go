@@ -95,14 +95,12 @@ func newWorld(t testing.TB, limits Limits, classes ...*limpet.Class) *world {
 	return newWorldOn(t, newMemory(), limits, classes...)
 }
 
-func newWorldOn(t testing.TB, m *memory, limits Limits, classes ...*limpet.Class) *world {
+func newWorldOn(t testing.TB, s Storage, limits Limits, classes ...*limpet.Class) *world {
 	t.Helper()
-	if m == nil {
-		m = newMemory()
-	}
-	w := &world{t: t, mem: m, names: map[string]*limpet.Binding{}, log: &logBook{}}
+	w := &world{t: t, names: map[string]*limpet.Binding{}, log: &logBook{}}
+	w.mem, _ = s.(*memory)
 	h, err := New(Config{
-		Storage: w.mem, Clock: sim.Clock{}, Bindings: w.Binding, Boot: testBoot, Limits: limits, Logger: slog.New(w.log),
+		Storage: s, Clock: sim.Clock{}, Bindings: w.Binding, Boot: testBoot, Limits: limits, Logger: slog.New(w.log),
 	})
 	if err != nil {
 		t.Fatal(err)
