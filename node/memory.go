@@ -3,17 +3,17 @@ package node
 import (
 	"math"
 	"runtime/debug"
-
-	"golang.org/x/sys/unix"
 )
+
+// unknownMemory is assumed of a machine that does not say how much it has.
+const unknownMemory = 8 << 30
 
 // memoryBytes is the memory this process may use: the machine's, or the Go
 // memory limit if that is lower.
 func memoryBytes() int64 {
-	total := int64(8 << 30) // where the machine does not say
-	var info unix.Sysinfo_t
-	if unix.Sysinfo(&info) == nil {
-		total = int64(info.Totalram) * int64(info.Unit) //nolint:gosec // below 2^63 on any machine
+	total := machineMemory()
+	if total <= 0 {
+		total = unknownMemory
 	}
 	if limit := debug.SetMemoryLimit(-1); limit != math.MaxInt64 {
 		total = min(total, limit)
