@@ -65,7 +65,7 @@ func TestAttempts(t *testing.T) {
 		}
 		for range 2 {
 			_, err := do(1, true, "do", "put") // SPEC F13
-			e := wantError(t, err, limpet.CodeAlreadyReceived, limpet.DeliveryReceived)
+			e := failureOf(t, err, limpet.CodeAlreadyReceived, limpet.DeliveryReceived)
 			if e.Remote || e.Identity != key(1).id.String() { // SPEC F17: the code, which no method can forge
 				t.Errorf("%#v", e)
 			}
@@ -278,7 +278,7 @@ func TestRuleD(t *testing.T) {
 		w.mem.release()
 		for _, p := range []*pending{inFlight, teller} {
 			_, err := p.wait()
-			if e := wantError(t, err, limpet.CodeReset, limpet.DeliveryReceived); e.Message != "memory is 77" {
+			if e := failureOf(t, err, limpet.CodeReset, limpet.DeliveryReceived); e.Message != "memory is 77" {
 				t.Errorf("%v", e)
 			}
 		}
@@ -357,7 +357,7 @@ func TestExisting(t *testing.T) {
 			return err
 		}
 		for range 2 {
-			e := wantError(t, get(), limpet.CodeNoSuchObject, limpet.DeliveryNone)
+			e := failureOf(t, get(), limpet.CodeNoSuchObject, limpet.DeliveryNone)
 			if e.Attempts != 1 || b.count() != 0 || w.mem.Exists(id.Bytes()) {
 				t.Errorf("%d attempts, %d constructors", e.Attempts, b.count())
 			}

@@ -152,7 +152,7 @@ func (w *responseWriter) WriteHeader(status int) {
 	w.mu.Lock()
 	switch {
 	case status == http.StatusSwitchingProtocols:
-		w.refuseLocked("not supported: switching protocols (status 101) from an object")
+		_ = w.refuseLocked("not supported: switching protocols (status 101) from an object")
 		w.mu.Unlock()
 		return
 	case status < 200 || w.status != 0 || w.final:
@@ -161,7 +161,7 @@ func (w *responseWriter) WriteHeader(status int) {
 	}
 	w.status = status
 	w.mu.Unlock()
-	w.emit(true)
+	_ = w.emit(true) // whoever writes after it is told
 }
 
 func (w *responseWriter) refuseLocked(text string) error {

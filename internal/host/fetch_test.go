@@ -284,7 +284,7 @@ func TestFetchRefused(t *testing.T) {
 		stub := stubOf[*thing](w, "Thing", "o")
 		req, _ := http.NewRequestWithContext(t.Context(), "GET", "http://h/", nil)
 		_, err := stub.RoundTrip(req)
-		e := wantError(t, err, limpet.CodeUnknownMethod, limpet.DeliveryReceived) // SPEC B16
+		e := failureOf(t, err, limpet.CodeUnknownMethod, limpet.DeliveryReceived) // SPEC B16
 		if e.Message != "Handler does not export a fetch() function." || !e.Remote {
 			t.Errorf("%#v", e)
 		}

@@ -128,6 +128,7 @@ type Host struct {
 	sweep    limpet.Timer // nil while no object is live
 	closed   bool
 	sweepRun sync.Mutex // held during a sweep
+	swept    bool       // under sweepRun: none begins any more
 
 	claimMu sync.Mutex
 	claims  *claims

@@ -52,7 +52,7 @@ func TestOverload(t *testing.T) {
 						break
 					}
 				}
-				e := wantError(t, over, limpet.CodeOverloaded, limpet.DeliveryNone)
+				e := failureOf(t, over, limpet.CodeOverloaded, limpet.DeliveryNone)
 				if !e.Overloaded || e.Retryable || !strings.HasPrefix(e.Message, textOverloaded+test.text) {
 					t.Errorf("%#v, want %q", e, test.text)
 				}
@@ -92,7 +92,7 @@ func TestOutputsCount(t *testing.T) {
 			synctest.Wait()
 		}
 		_, err := w.call(t.Context(), "get", "n")
-		if e := wantError(t, err, limpet.CodeOverloaded, limpet.DeliveryNone); !strings.Contains(e.Message, "3 replies waiting for the log") {
+		if e := failureOf(t, err, limpet.CodeOverloaded, limpet.DeliveryNone); !strings.Contains(e.Message, "3 replies waiting for the log") {
 			t.Error(e)
 		}
 		w.mem.release()
@@ -145,7 +145,7 @@ func TestCallerGivesUp(t *testing.T) {
 				synctest.Wait()
 				cancel(cause)
 				_, err := p.wait()
-				e := wantError(t, err, limpet.CodeCanceled, test.delivery) // SPEC C41
+				e := failureOf(t, err, limpet.CodeCanceled, test.delivery) // SPEC C41
 				if !errors.Is(e, cause) || time.Since(start) != 0 {
 					t.Errorf("%v after %v", e, time.Since(start))
 				}
@@ -321,7 +321,10 @@ func TestFanOut(t *testing.T) {
 		}
 		wg.Wait()
 		n := 0
-		for range th.st.KV().List(limpet.ListOptions{}) {
+		for _, err := range th.st.KV().List(limpet.ListOptions{}) {
+			if err != nil {
+				return "", err
+			}
 			n++
 		}
 		return fmt.Sprint(n), nil
@@ -661,7 +664,7 @@ func TestDrainTimeout(t *testing.T) {
 		}
 		_, err := p.wait()
 		wantError(t, err, limpet.CodeDisconnected, limpet.DeliveryReceived) // SPEC C22, C52
-		if err := stub.Err(); err != nil { // SPEC B6: a disconnect does not break the stub
+		if err := stub.Err(); err != nil {                                  // SPEC B6: a disconnect does not break the stub
 			t.Error(err)
 		}
 	})

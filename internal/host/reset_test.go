@@ -14,6 +14,8 @@ import (
 	"github.com/limpet-dev/limpet"
 )
 
+var nothing any // what a careless panic gives
+
 func oneClass(b *box) func() []*limpet.Class {
 	return func() []*limpet.Class { return []*limpet.Class{b.class("Thing")} }
 }
@@ -66,7 +68,7 @@ func TestResets(t *testing.T) {
 			return th.st.Transaction(func() error { put(th.st, "t", 1); th.st.Abort(errors.New("inside")); return nil })
 		}, message: "inside"},
 		{name: "panic", f: func(context.Context, *thing) error { panic("boom") }, message: "The object's code panicked and the object was reset: boom", log: "boom"},
-		{name: "panic with nil", f: func(context.Context, *thing) error { panic(nil) }, message: "The object's code panicked and the object was reset: panic called with nil argument", log: "panic"},
+		{name: "panic with nil", f: func(context.Context, *thing) error { panic(nothing) }, message: "The object's code panicked and the object was reset: panic called with nil argument", log: "panic"},
 		{name: "goexit", f: func(context.Context, *thing) error { runtime.Goexit(); return nil }, message: "The object's code called runtime.Goexit and the object was reset.", log: "Goexit"},
 		{name: "panic in Await", f: func(ctx context.Context, th *thing) error {
 			return th.st.Await(ctx, func(context.Context) error { panic("aside") })
@@ -116,7 +118,7 @@ func TestResets(t *testing.T) {
 					if name == "the queued call" && err == nil && !test.overloaded {
 						continue // came after the reset
 					}
-					e := wantError(t, err, limpet.CodeReset, limpet.DeliveryReceived)
+					e := failureOf(t, err, limpet.CodeReset, limpet.DeliveryReceived)
 					if e.Message != test.message || !e.Reset || e.Overloaded != test.overloaded || e.Remote || e.ObjectID != stub.ID().String() {
 						t.Errorf("%s: %+v", name, e)
 					}
@@ -239,7 +241,7 @@ func TestConstructorFails(t *testing.T) {
 				for range 3 {
 					wg.Go(func() {
 						_, err := w.call(t.Context(), "get", "made")
-						e := wantError(t, err, limpet.CodeReset, limpet.DeliveryReceived)
+						e := failureOf(t, err, limpet.CodeReset, limpet.DeliveryReceived)
 						if e.Message != test.message || !e.Reset || e.Remote {
 							t.Errorf("%+v", e)
 						}
@@ -326,7 +328,7 @@ func TestOutlives(t *testing.T) {
 		key := id.Bytes()
 		inc := w.host.shards[key[0]%shards].live[key]
 		inc.reset(inc.resetError(nil, "by the test"))
-		if e := wantError(t, second(p.wait()), limpet.CodeReset, limpet.DeliveryReceived); e.Message != "by the test" {
+		if e := failureOf(t, second(p.wait()), limpet.CodeReset, limpet.DeliveryReceived); e.Message != "by the test" {
 			t.Errorf("%v", e)
 		}
 		if v, err := w.call(t.Context(), "get", "n"); v != "0 mem 0" || err != nil {
@@ -353,7 +355,7 @@ func TestErrorCommits(t *testing.T) {
 	})
 	inBubble(t, Limits{}, oneClass(b), func(t *testing.T, w *world) {
 		_, err := w.call(t.Context(), "f", "")
-		e := wantError(t, err, "Own", limpet.DeliveryReceived)
+		e := failureOf(t, err, "Own", limpet.DeliveryReceived)
 		// SPEC C26, C7, C8, C28
 		if !e.Remote || e.Name != "MyError" || e.Message != "mine" || !e.Retryable || !e.Overloaded || e.Reset || fmt.Sprint(e.Fields["a"]) != "1" || e.Attempts != 1 {
 			t.Errorf("%#v", e)
@@ -374,7 +376,7 @@ func TestMethodErrors(t *testing.T) {
 			"webSocketMessage": "'webSocketMessage' is a reserved method and cannot be called over RPC.",
 		} {
 			_, err := stub.Invoke(t.Context(), method)
-			if e := wantError(t, err, limpet.CodeUnknownMethod, limpet.DeliveryReceived); e.Message != want || e.Name != "TypeError" || !e.Remote {
+			if e := failureOf(t, err, limpet.CodeUnknownMethod, limpet.DeliveryReceived); e.Message != want || e.Name != "TypeError" || !e.Remote {
 				t.Errorf("%+v", e)
 			}
 		}
@@ -404,7 +406,7 @@ func TestCommitFails(t *testing.T) {
 					before, _ := w.call(t.Context(), "get", "n")
 					w.mem.fail = limpet.Errorf(code, "by the test")
 					_, err := w.call(t.Context(), m, "n")
-					e := wantError(t, err, code, limpet.DeliveryReceived) // SPEC C38, H2
+					e := failureOf(t, err, code, limpet.DeliveryReceived) // SPEC C38, H2
 					if !e.Reset || !strings.Contains(e.Message, "by the test") {
 						t.Errorf("%+v", e)
 					}

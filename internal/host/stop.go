@@ -19,6 +19,9 @@ func (h *Host) sweepOn() {
 func (h *Host) sweepOnce() {
 	h.sweepRun.Lock() // Close waits for it
 	defer h.sweepRun.Unlock()
+	if h.swept {
+		return
+	}
 	now := h.now()
 	h.coarse.Store(now)
 	round := h.limits.Idle / 20
@@ -110,8 +113,9 @@ func (h *Host) Close(ctx context.Context) error {
 		}
 	}
 	h.sweepMu.Unlock()
-	h.sweepRun.Lock()
-	h.sweepRun.Unlock() //nolint:staticcheck // only to wait for a sweep under way
+	h.sweepRun.Lock() // waits for a sweep under way
+	h.swept = true
+	h.sweepRun.Unlock()
 	for n := 1; n > 0; {
 		n = 0
 		h.each(func(inc *incarnation) {

@@ -32,8 +32,8 @@ func TestStress(t *testing.T) {
 		if testing.Short() {
 			n = 15
 		}
-		for range n {
-			seeds = append(seeds, rand.Uint64())
+		for r := rand.New(rand.NewPCG(uint64(time.Now().UnixNano()), 0)); len(seeds) < n; {
+			seeds = append(seeds, r.Uint64())
 		}
 	}
 	for _, seed := range seeds {

@@ -283,8 +283,14 @@ func (p *pending) wait() (string, error) {
 	return p.v, p.err
 }
 
-// wantError checks the code and delivery of an error and returns it.
-func wantError(t testing.TB, err error, code limpet.Code, d limpet.Delivery) *limpet.Error {
+// wantError checks the code and delivery of an error.
+func wantError(t testing.TB, err error, code limpet.Code, d limpet.Delivery) {
+	t.Helper()
+	_ = failureOf(t, err, code, d) // checked
+}
+
+// failureOf does so too and returns it.
+func failureOf(t testing.TB, err error, code limpet.Code, d limpet.Delivery) *limpet.Error {
 	t.Helper()
 	e, ok := errors.AsType[*limpet.Error](err)
 	if !ok {
