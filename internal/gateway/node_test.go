@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -15,7 +14,6 @@ import (
 
 	"github.com/limpet-dev/limpet"
 	"github.com/limpet-dev/limpet/limpettest"
-	"github.com/limpet-dev/limpet/node"
 )
 
 // shop is an object of a whole node.
@@ -79,7 +77,7 @@ func (s *shop) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func startNode(t *testing.T) (*fixture, *counter) {
 	t.Helper()
 	at := &counter{entered: make(chan struct{}, 1), left: make(chan error, 1), next: make(chan struct{})}
-	n := limpettest.StartConfig(t, node.Config{Classes: []*limpet.Class{shopClass(at)}, Logger: slog.New(slog.DiscardHandler)})
+	n := limpettest.Start(t, shopClass(at))
 	f := &fixture{t: t, srv: httptest.NewServer(n.Handler()), log: &lines{}}
 	t.Cleanup(func() {
 		f.srv.CloseClientConnections()
