@@ -6,8 +6,8 @@
 //
 // It calls a method that adds a number to a field: directly, through an
 // interface, as a typed call with retries on and off, by name, and from inside
-// another object. All rows of a round run within a second, in another order each
-// time.
+// another object. The rows of a round follow each other within a second, in
+// another order each time.
 package main
 
 import (
@@ -53,8 +53,8 @@ func run(ctx context.Context, args []string, out io.Writer) (err error) {
 	var o options
 	flags := flag.NewFlagSet("call", flag.ContinueOnError)
 	flags.SetOutput(out)
-	flags.IntVar(&o.rounds, "rounds", 15, "rounds; each row runs once in each")
-	flags.DurationVar(&o.time, "time", 200*time.Millisecond, "about how long a row runs in a round")
+	flags.IntVar(&o.rounds, "rounds", 60, "rounds; each row runs once in each")
+	flags.DurationVar(&o.time, "time", 30*time.Millisecond, "about how long a row runs in a round")
 	flags.BoolVar(&o.quick, "quick", false, "3 rounds of 5ms, to see that it works")
 	flags.StringVar(&o.only, "only", "", "the one row to run, for -profile")
 	flags.StringVar(&o.profile, "profile", "", "write a CPU profile of the rounds to this file")
@@ -195,6 +195,7 @@ type row struct {
 
 	n      int // calls in a round
 	ns     measure.Spread
+	cpu    measure.Spread // ns of all threads, the garbage collector's among them
 	allocs measure.Spread
 	bytes  measure.Spread
 }
@@ -290,12 +291,13 @@ func (r *row) round() error {
 	runtime.GC()
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
-	start := time.Now()
+	cpu, start := measure.CPU(), time.Now()
 	err := r.do(r.n)
-	took := time.Since(start)
+	took, spent := time.Since(start), measure.CPU()-cpu
 	runtime.ReadMemStats(&after)
 	n := float64(r.n)
 	r.ns.Add(float64(took.Nanoseconds()) / n)
+	r.cpu.Add(float64(spent.Nanoseconds()) / n)
 	r.allocs.Add(float64(after.Mallocs-before.Mallocs) / n)
 	r.bytes.Add(float64(after.TotalAlloc-before.TotalAlloc) / n)
 	return err
@@ -307,13 +309,13 @@ func report(out io.Writer, o options, rows []*row) {
 		by[r.name] = r
 	}
 	fmt.Fprintf(out, "A call in one process, no storage. %s. %d rounds, median (range).\n\n", measure.Machine(), o.rounds)
-	t := measure.Table{Head: []string{"call", "ns a call", "allocations", "bytes", "times a direct call"}}
+	t := measure.Table{Head: []string{"call", "ns a call", "CPU ns", "allocations", "bytes", "times a direct call"}}
 	for _, r := range rows {
 		times := "-"
 		if d := by[rowDirect]; d != nil {
 			times = measure.Number(measure.Ratio(r.ns, d.ns).Median())
 		}
-		t.Row(r.name, r.ns.Text(measure.Number), measure.Number(round2(r.allocs.Median())), measure.Whole(r.bytes.Median()), times)
+		t.Row(r.name, r.ns.Text(measure.Number), measure.Number(r.cpu.Median()), measure.Number(round2(r.allocs.Median())), measure.Whole(r.bytes.Median()), times)
 	}
 	t.Write(out)
 	if o.only != "" {

@@ -72,8 +72,8 @@ func parse(args []string, out io.Writer) (o options, err error) {
 	flags.StringVar(&o.dir, "dir", "", "folder on the disk to measure (default: that of temporary files)")
 	connections := flags.String("connections", "1,16,64", "numbers of connections, separated by commas")
 	flags.IntVar(&o.objects, "objects", 1000, "objects of the measurements that use many")
-	flags.IntVar(&o.rounds, "rounds", 5, "rounds; each side runs once in each, for each measurement")
-	flags.DurationVar(&o.time, "time", time.Second, "how long a side runs in a round")
+	flags.IntVar(&o.rounds, "rounds", 9, "rounds; each side runs once in each, for each measurement")
+	flags.DurationVar(&o.time, "time", 500*time.Millisecond, "how long a side runs in a round")
 	flags.Int64Var(&o.max, "max", 500_000, "requests after which a side stops before its time")
 	quick := flags.Bool("quick", false, "20 objects and 2 rounds of 20ms, to see that it works")
 	if err := flags.Parse(args); err != nil {
@@ -101,7 +101,7 @@ type side struct {
 	server *server
 	// request makes the request of a measurement.
 	request func(m *measurement, object int, r *rand.Rand) request
-	clients []*client
+	clients []*client          // of the round that runs
 	figures map[string]*figures // by measurement and connections
 }
 
@@ -176,10 +176,6 @@ func run(ctx context.Context, args []string, out io.Writer) (err error) {
 	}
 	for _, s := range sides {
 		s.figures = map[string]*figures{}
-		defer s.close()
-		if err := s.prepare(o); err != nil {
-			return fmt.Errorf("%s: %w", s.name, err)
-		}
 	}
 	for round := range o.rounds {
 		for _, m := range measurements {
@@ -203,16 +199,15 @@ const (
 	sideWorkerd = "workerd"
 )
 
-// prepare opens the connections.
-func (s *side) prepare(o options) error {
-	for _, c := range o.connections {
-		for len(s.clients) < c {
-			client, err := dial(s.server.addr)
-			if err != nil {
-				return err
-			}
-			s.clients = append(s.clients, client)
+// connect opens the connections of a round: workerd closes those that are idle
+// for some seconds.
+func (s *side) connect(connections int) error {
+	for range connections {
+		c, err := dial(s.server.addr)
+		if err != nil {
+			return err
 		}
+		s.clients = append(s.clients, c)
 	}
 	return nil
 }
@@ -236,10 +231,11 @@ func (s *side) warm(o options, m *measurement, connections int) error {
 	return errors.Join(errs...)
 }
 
-func (s *side) close() {
+func (s *side) disconnect() {
 	for _, c := range s.clients {
 		_ = c.Close()
 	}
+	s.clients = s.clients[:0]
 }
 
 func figureKey(m *measurement, connections int) string {
@@ -247,6 +243,10 @@ func figureKey(m *measurement, connections int) string {
 }
 
 func (s *side) round(ctx context.Context, o options, round int, m *measurement, connections int) error {
+	defer s.disconnect()
+	if err := s.connect(connections); err != nil {
+		return err
+	}
 	if err := s.warm(o, m, connections); err != nil {
 		return err
 	}

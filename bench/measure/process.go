@@ -24,9 +24,9 @@ type usage struct {
 func readUsage(pid int) usage {
 	var u usage
 	if pid == 0 || pid == os.Getpid() {
-		u.worker = ownCPU()
+		u.worker = CPU()
 	} else {
-		u.worker, u.own = processCPU(pid), ownCPU()
+		u.worker, u.own = processCPU(pid), CPU()
 	}
 	u.machine, u.known = machineCPU()
 	return u
@@ -40,7 +40,8 @@ func (u usage) others(before usage, elapsed time.Duration) float64 {
 	return max(0, spent.Seconds()/elapsed.Seconds())
 }
 
-func ownCPU() time.Duration {
+// CPU is the CPU time that this process has spent so far on all cores.
+func CPU() time.Duration {
 	var r syscall.Rusage
 	if syscall.Getrusage(syscall.RUSAGE_SELF, &r) != nil {
 		return 0
