@@ -79,7 +79,7 @@ func Open(ctx context.Context, cfg Config) (_ *Node, err error) {
 		claims[i] = host.Claim(c)
 	}
 	n.host, err = host.New(host.Config{
-		Storage: hostStorage{n.store}, Clock: cfg.Clock, Bindings: n.Binding, Logger: cfg.Logger,
+		Storage: host.FromStore(n.store), Clock: cfg.Clock, Bindings: n.Binding, Logger: cfg.Logger,
 		Boot:   dispatch.Boot{History: n.store.HistoryID(), Boot: n.store.BootID()},
 		Claims: claims, ClaimsIncomplete: !complete,
 		Limits: host.Limits{Idle: cfg.IdleTimeout, NodeBytes: memoryBytes() / 8},

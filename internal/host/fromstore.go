@@ -15,7 +15,7 @@ func FromStore(s *store.Store) Storage { return storeStorage{s} }
 type storeStorage struct{ s *store.Store }
 
 func (t storeStorage) Object(id [32]byte, b Birth) (Object, error) {
-	o, err := t.s.Object(id, store.Birth{Class: b.Class, Name: b.Name})
+	o, err := t.s.Object(id, store.Birth(b))
 	if err != nil {
 		return nil, storeError(err)
 	}
