@@ -119,7 +119,7 @@ func TestServeDrains(t *testing.T) {
 		break
 	}
 	close(g.open)
-	if a := <-running; a.status != 200 || a.text != `{"result":"done"}` {
+	if a := <-running; a.status != 200 || a.text != `{"result":"done"}` { // SPEC H62
 		t.Errorf("the running call: %+v", a)
 	}
 	if err := <-s.done; err != nil {
