@@ -14,7 +14,7 @@ import (
 	"github.com/limpet-dev/limpet"
 )
 
-var nothing any // what a careless panic gives
+var nilPanic any // what a careless panic gives
 
 func oneClass(b *box) func() []*limpet.Class {
 	return func() []*limpet.Class { return []*limpet.Class{b.class("Thing")} }
@@ -68,7 +68,7 @@ func TestResets(t *testing.T) {
 			return th.st.Transaction(func() error { put(th.st, "t", 1); th.st.Abort(errors.New("inside")); return nil })
 		}, message: "inside"},
 		{name: "panic", f: func(context.Context, *thing) error { panic("boom") }, message: "The object's code panicked and the object was reset: boom", log: "boom"},
-		{name: "panic with nil", f: func(context.Context, *thing) error { panic(nothing) }, message: "The object's code panicked and the object was reset: panic called with nil argument", log: "panic"},
+		{name: "panic with nil", f: func(context.Context, *thing) error { panic(nilPanic) }, message: "The object's code panicked and the object was reset: panic called with nil argument", log: "panic"},
 		{name: "goexit", f: func(context.Context, *thing) error { runtime.Goexit(); return nil }, message: "The object's code called runtime.Goexit and the object was reset.", log: "Goexit"},
 		{name: "panic in Await", f: func(ctx context.Context, th *thing) error {
 			return th.st.Await(ctx, func(context.Context) error { panic("aside") })
