@@ -150,6 +150,46 @@ func outgoingContext(ctx context.Context, ev *event) context.Context {
 
 // eventOf is the event whose handler the context belongs to, or nil.
 func eventOf(ctx context.Context) *event {
-	ev, _ := ctx.Value(limpet.OriginKey()).(*event)
-	return ev
+	switch o := ctx.Value(limpet.OriginKey()).(type) {
+	case *event:
+		return o
+	case *awaiting:
+		return o.ev
+	}
+	return nil
+}
+
+// awaiting is the Origin of calls that are made inside a function given to
+// Await: the object was given away for all of it, so that they neither leave nor
+// return. Their chain still comes from the event.
+type awaiting struct{ ev *event }
+
+// Leave has nothing to do.
+func (a *awaiting) Leave(ctx context.Context) (context.Context, error) {
+	if a.ev.inc.ended.Load() {
+		return nil, a.ev.inc.cause
+	}
+	return ctx, nil
+}
+
+// Return has nothing to do either.
+func (a *awaiting) Return(context.Context) error { return nil }
+
+// awaitContext is the context of such a function.
+type awaitContext struct {
+	context.Context
+	origin awaiting
+}
+
+func (c *awaitContext) Value(key any) any {
+	if key == limpet.OriginKey() {
+		return &c.origin
+	}
+	return c.Context.Value(key)
+}
+
+// awaitingOf is the Await that the context belongs to, or nil.
+func awaitingOf(ctx context.Context) *awaiting {
+	a, _ := ctx.Value(limpet.OriginKey()).(*awaiting)
+	return a
 }

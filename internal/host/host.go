@@ -199,6 +199,9 @@ func (h *Host) Stats() Stats {
 // Do makes one attempt of a method call; see dispatch.Transport. Every error is
 // an *limpet.Error with its delivery.
 func (h *Host) Do(ctx context.Context, a dispatch.Attempt) (any, error) {
+	if a.Call.Runner == nil {
+		return nil, refusal(a.Call.Object, limpet.CodeInternal, "a method call has no runner")
+	}
 	ev := &event{kind: eventMethod, attempt: a, parent: ctx}
 	if err := h.deliver(ctx, ev); err != nil {
 		return nil, err

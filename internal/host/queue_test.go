@@ -288,6 +288,43 @@ func TestCallCycle(t *testing.T) {
 	})
 }
 
+// Inside Await's function the object is given away already: calls just go out,
+// as part of the chain, and the State refuses.
+func TestCallsInAwait(t *testing.T) {
+	b := new(box).standard()
+	b.on("await", func(ctx context.Context, th *thing, _ string) (v string, err error) {
+		put(th.st, "n", 4)
+		self := th.self()
+		err = th.st.Await(ctx, func(ctx context.Context) error {
+			if err := th.st.Await(ctx, func(context.Context) error { return nil }); !errors.Is(err, limpet.CodeNoTurn) {
+				t.Errorf("Await in Await: %v", err)
+			}
+			var err error
+			v, err = limpet.Call2(ctx, self, (*thing).Do, "get", "n")
+			return err
+		})
+		return v, err
+	}).on("block", func(ctx context.Context, th *thing, _ string) (v string, err error) {
+		self := th.self()
+		err = th.st.BlockConcurrencyWhile(ctx, func(ctx context.Context) error {
+			return th.st.Await(ctx, func(ctx context.Context) error {
+				_, in := limpet.Call2(ctx, self, (*thing).Do, "get", "n")
+				v = fmt.Sprint(limpet.CodeOf(in))
+				return nil
+			})
+		})
+		return v, err
+	})
+	inBubble(t, Limits{}, oneClass(b), func(t *testing.T, w *world) {
+		for what, want := range map[string]string{"await": "4 mem 0", "block": string(limpet.CodeCallCycle)} {
+			v, err := w.call(t.Context(), what, "")
+			if strings.TrimPrefix(v, "limpet: ") != want || err != nil {
+				t.Errorf("%s: %q %v, want %q", what, v, err, want)
+			}
+		}
+	})
+}
+
 // Several goroutines of one handler may call out and use the State.
 func TestFanOut(t *testing.T) {
 	b := new(box).standard()

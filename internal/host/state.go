@@ -202,6 +202,9 @@ func (inc *incarnation) Sync(ctx context.Context) error {
 // Leave and Return make the incarnation the Origin of stubs that came from its
 // State, whatever context their calls get.
 func (inc *incarnation) Leave(ctx context.Context) (context.Context, error) {
+	if a := awaitingOf(ctx); a != nil && a.ev.inc == inc {
+		return a.Leave(ctx)
+	}
 	ev, err := inc.eventFor(ctx)
 	if err != nil {
 		return nil, err
@@ -211,6 +214,9 @@ func (inc *incarnation) Leave(ctx context.Context) (context.Context, error) {
 
 // Return expects the context that Leave returned.
 func (inc *incarnation) Return(ctx context.Context) error {
+	if a := awaitingOf(ctx); a != nil && a.ev.inc == inc {
+		return a.Return(ctx)
+	}
 	ev := eventOf(ctx)
 	if ev == nil || ev.inc != inc {
 		return inc.noTurn()
@@ -221,6 +227,12 @@ func (inc *incarnation) Return(ctx context.Context) error {
 // eventFor is the event that a use of the State belongs to: the context's, else
 // the one that holds the turn.
 func (inc *incarnation) eventFor(ctx context.Context) (*event, error) {
+	if a := awaitingOf(ctx); a != nil && a.ev.inc == inc {
+		if inc.ended.Load() {
+			return nil, inc.cause
+		}
+		return nil, inc.noTurn() // the function of an Await has given it away
+	}
 	if ev := eventOf(ctx); ev != nil && ev.inc == inc {
 		return ev, nil
 	}
@@ -245,7 +257,7 @@ func (inc *incarnation) Await(ctx context.Context, fn func(context.Context) erro
 	if err != nil {
 		return err
 	}
-	r, over := inc.aside(octx, fn)
+	r, over := inc.aside(&awaitContext{octx, awaiting{ev}}, fn)
 	if !over {
 		return inc.cause
 	}
