@@ -66,7 +66,9 @@ func Serve(ctx context.Context, cfg Config, listen string, ready func(n *Node, a
 	}
 	cfg.Logger.Info("stopping", "cause", context.Cause(ctx))
 	err = errors.Join(stop(n, srv, cfg.Logger), srv.Close())
-	<-served
+	if serr := <-served; !errors.Is(serr, http.ErrServerClosed) {
+		err = errors.Join(err, serr)
+	}
 	return err
 }
 

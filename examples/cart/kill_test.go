@@ -45,7 +45,7 @@ func TestKill(t *testing.T) {
 	}
 	seed := *seedFlag
 	if seed == 0 {
-		seed = rand.Uint64()
+		seed = uint64(time.Now().UnixNano())
 	}
 	t.Logf("seed %d (-kill.seed)", seed)
 	rng := rand.New(rand.NewPCG(seed, 0))

@@ -161,7 +161,7 @@ func TestNodeClientLeaves(t *testing.T) {
 	if err := <-gone; !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
-	<-at.left // SPEC C41
+	_ = <-at.left // SPEC C41
 }
 
 // TestNodeOverloaded: behind a call that holds the object, 1,000 may wait.
@@ -194,7 +194,7 @@ func TestNodeOverloaded(t *testing.T) {
 	}
 	cancel()
 	all.Wait()
-	<-at.left
+	_ = <-at.left
 	if len(refused) > 0 {
 		t.Errorf("%d more than 100 were refused", len(refused))
 	}
