@@ -221,7 +221,11 @@ func (w *world) Outcome(c *limpet.CallSpec, o Outcome, since time.Duration) {
 	w.outcomes = append(w.outcomes, fmt.Sprintf("%v %v %v", c.Kind, o, since))
 }
 
-func (w *world) ReplayRefused(*limpet.CallSpec) { w.refusals++ }
+func (w *world) ReplayRefused(*limpet.CallSpec) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.refusals++
+}
 
 func lost(d limpet.Delivery) *limpet.Error {
 	return &limpet.Error{Code: limpet.CodeDisconnected, Message: "Network connection lost.", Delivery: d, Retryable: true}
