@@ -30,14 +30,15 @@ func TestTimelines(t *testing.T) {
 		runs     int
 		outcome  []string
 	}{{
-		// SPEC T1, E1, E21, E25, E30; E56: waiting for the result is not pipelining
+		// SPEC T1, E1, E21, E25, E30, E56 and C21: receipt unknown, so the same
+		// identity with the flag; waiting for the result commits to no attempt
 		name:     "recovered",
 		script:   []fault{{after: 120 * ms, kind: lostRequest}, {after: 40 * ms}},
 		delays:   []time.Duration{310 * ms},
 		attempts: []string{"0s #1 (N1,0)", "430ms #2 (N1,1)"},
 		end:      470 * ms, runs: 1, outcome: []string{"jsrpc recovered 350ms"},
 	}, {
-		// SPEC T2, E22
+		// SPEC T2, E22, C25: nobody sees the rejection
 		name:     "received, not marked",
 		script:   []fault{{after: 50 * ms, kind: lostReply}, {after: 5 * ms}},
 		delays:   []time.Duration{200 * ms},
@@ -52,7 +53,7 @@ func TestTimelines(t *testing.T) {
 		attempts: []string{"0s #1 (N1,0)", "250ms #2 (N1,1)"},
 		end:      260 * ms, runs: 2, outcome: []string{"jsrpc recovered 210ms"},
 	}, {
-		// SPEC T4, E26, D2
+		// SPEC T4, E26, D2, C20
 		name: "unreachable",
 		script: []fault{
 			{after: 5 * ms, kind: refused}, {after: 5 * ms, kind: refused}, {after: 5 * ms, kind: refused},
@@ -312,7 +313,7 @@ func TestNeverRetried(t *testing.T) {
 		// SPEC F17: neither is a claim rejection by its look
 		{"forged claim", &limpet.Error{Code: limpet.CodeAlreadyReceived, Message: "x", Remote: true, Delivery: limpet.DeliveryReceived},
 			limpet.Error{Code: limpet.CodeAlreadyReceived, Remote: true, Delivery: limpet.DeliveryReceived}},
-		// SPEC C51
+		// SPEC C51, C2: retryable exactly for lost connections, and never both
 		{"overloaded", &limpet.Error{Code: limpet.CodeOverloaded, Message: "x", Overloaded: true, Retryable: true},
 			limpet.Error{Code: limpet.CodeOverloaded, Overloaded: true}},
 		// SPEC C22, C50
@@ -413,7 +414,7 @@ func TestReplayMemory(t *testing.T) {
 		if want := int64(100 + 1024 + len("addOne")); peak != want {
 			t.Errorf("reserved %d bytes, want %d", peak, want)
 		}
-		// SPEC G20: a call without arguments reserves too
+		// SPEC G20, G10: a call without arguments reserves, and is retried, too
 		if _, err = e.Call(t.Context(), newCall()); err == nil || peak != 1024+6 {
 			t.Errorf("reserved %d bytes, want 1030", peak)
 		}
