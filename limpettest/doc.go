@@ -13,6 +13,9 @@
 //	          │  ▲
 //	          └──┘ Restart, Evict
 //
+// A node also runs inside a testing/synctest bubble, where its ten seconds of
+// idleness or its minute of retries take no time.
+//
 // Namespaces and stubs of the node stay good over all of them; calls made while
 // it is down fail as calls to a node that is not there.
 package limpettest
