@@ -42,7 +42,8 @@ const (
 	// (SPEC C37, C51).
 	CodeOverloaded Code = "Overloaded"
 	// CodeDisconnected: the connection to the object was lost; the delivery
-	// state says what is known (SPEC C5, C20-C24). Only this code is retried.
+	// state says what is known (SPEC C5, C20-C24). Only this code and
+	// CodeDraining are retried.
 	CodeDisconnected Code = "Disconnected"
 	// CodeReset: the object was reset while the call ran or waited: abort,
 	// panic, a failed constructor or a failed BlockConcurrencyWhile [received]
@@ -68,7 +69,7 @@ const (
 	// CodeNoTurn: a State was used while no event of its object held the turn.
 	CodeNoTurn Code = "NoTurn"
 	// CodeDraining: the node is stopping and did not take the call
-	// [not delivered] (SPEC C24, F22).
+	// [not delivered] (SPEC C24, F22). It is retried like a lost connection.
 	CodeDraining Code = "Draining"
 	// CodeInternal: a fault of limpet; the message has a reference to the log.
 	CodeInternal Code = "Internal"
@@ -134,8 +135,9 @@ type Error struct {
 	Message string
 	// Delivery says whether the object's code may have run.
 	Delivery Delivery
-	// Retryable is true exactly for lost connections (SPEC C2); limpet has then
-	// already retried as far as the stub's policy and the promise allow.
+	// Retryable is true exactly for lost connections and the refusals of a node
+	// that stops (SPEC C2, C24), and where a method set it (SPEC C7); limpet has
+	// then already retried as far as the stub's policy and the promise allow.
 	Retryable bool
 	// Overloaded is true when a limit of the object or node was hit: try later,
 	// not at once.

@@ -250,7 +250,7 @@ func TestIDEqual(t *testing.T) {
 	b, _ := ns.IDFromName("b")
 	other, _ := namespaceOfClass(t, "Other").IDFromName("a")
 	digits, _ := ns.IDFromString(a.String())
-	// SPEC A3: one name is one ID, in whatever process; A10: IDs of other
+	// SPEC A3, A10: one name is one ID, in whatever process; IDs of other
 	// namespaces are not equal.
 	if !a.Equal(again) || !a.Equal(digits) || a.Equal(b) || a.Equal(other) {
 		t.Errorf("%v %v %v %v %v", a, again, digits, b, other)
@@ -267,7 +267,7 @@ func TestIDEqual(t *testing.T) {
 func TestJurisdictions(t *testing.T) {
 	node := nodeOf(nil, nil)
 	root := namespace[any](t, node)
-	all := []string{"eu", "us", "fedramp", "fedramp-high"}
+	all := []string{"eu", "us", "fedramp", "fedramp-high"} // SPEC A24
 	ids := map[string]limpet.ID{}
 	for _, j := range all {
 		id, err := root.Jurisdiction(j).IDFromName("n")

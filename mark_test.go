@@ -194,7 +194,8 @@ func TestMarks(t *testing.T) {
 		{"of a type parameter, an interface", base, markOf[markInterface](), "", []string{"markInterface"}},
 		{"of a type parameter, promoted", promValue, markOf[*markPromValue](), "set", nil},
 
-		// What can't be told is refused.
+		// SPEC F35: what counts is the function that runs; where that can't be
+		// told, nothing is marked.
 		{"embedded interface", newMarked[markHoldsInterface], (*markBase).Set, "", []string{"no method of"}},
 		{"embedded interface, named so", newMarked[markHoldsInterface], markHoldsInterface.Set, "", []string{"embedded interface", `RetryableNamed("Set")`}},
 		{"embedded interface, by pointer", newMarked[markHoldsInterface], (*markHoldsInterface).Set, "", []string{"embedded interface", `RetryableNamed("Set")`}},

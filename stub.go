@@ -119,6 +119,9 @@ func (s *Stub[T]) ready(ctx context.Context) error {
 // nothing of where the object is. A 4xx or 5xx answer is a result, not an error
 // (SPEC B17). The caller closes the response's body.
 //
+// A request that a server received can be passed on as it is: its URL is made
+// absolute from Host and TLS.
+//
 // The call is retried only if the body can be sent again: there is none, or
 // Request.GetBody is set, as http.NewRequest does for byte and string readers
 // (SPEC G.1).
@@ -135,7 +138,7 @@ func (s *Stub[T]) fetch(req *http.Request, follow bool) (*http.Response, error) 
 		return nil, invalid("", "the request of a fetch is nil")
 	}
 	err := s.Err()
-	if err == nil && (req.URL == nil || req.URL.Scheme == "" || req.URL.Host == "") {
+	if err == nil && (req.URL == nil || !received(req) && (req.URL.Scheme == "" || req.URL.Host == "")) {
 		err = invalid("TypeError", "Invalid URL: %.200q: must be absolute, as in http://object/path", req.URL)
 	}
 	if err != nil {
@@ -151,6 +154,12 @@ func (s *Stub[T]) fetch(req *http.Request, follow bool) (*http.Response, error) 
 		return nil, s.s.note(err)
 	}
 	return resp, nil
+}
+
+// received reports whether a server received req, so that Host and TLS say what
+// its URL lacks.
+func received(req *http.Request) bool {
+	return req.RequestURI != "" && req.Host != ""
 }
 
 func (s *stub) fill(c *CallSpec, kind CallKind, method string) {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -323,7 +324,7 @@ func TestFetch(t *testing.T) {
 		stub *limpet.Stub[*Cart]
 		url  string
 	}{
-		// SPEC B8
+		// SPEC B8, B9: every fault is in the result
 		"relative URL":   {stub, "/path"},
 		"no host":        {stub, "http:///path"},
 		"opaque":         {stub, "mailto:a@b"},
@@ -343,6 +344,26 @@ func TestFetch(t *testing.T) {
 		t.Error("a refused fetch was made")
 	}
 	var _ http.RoundTripper = stub
+}
+
+// A server's handler passes on what it received.
+func TestFetchOfReceivedRequest(t *testing.T) {
+	node := nodeOf(limpet.NewClass("Cart", newCart), &Cart{})
+	stub := namespace[*Cart](t, node).Named("c")
+	// SPEC B8: such a request is sent as it is; its URL is made absolute.
+	req := httptest.NewRequest(http.MethodPost, "/path?q", strings.NewReader("x"))
+	req.URL.Scheme, req.URL.Host = "", "" // as net/http's server leaves them
+	resp, err := stub.Fetch(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = resp.Body.Close()
+	if len(node.fetches) != 1 || node.fetches[0] != req {
+		t.Errorf("got %d requests", len(node.fetches))
+	}
+	req.Host = ""
+	_, err = stub.Fetch(req) //nolint:bodyclose // it fails
+	refused(t, err, limpet.CodeInvalidArgument, "Invalid URL")
 }
 
 func TestInvoke(t *testing.T) {

@@ -301,7 +301,7 @@ func TestEachAttemptHasItsOwnArguments(t *testing.T) {
 	if err := limpet.Do1(t.Context(), s, (*Keeper).Spoil, n); err != nil {
 		t.Error(err)
 	}
-	// SPEC G12: what is sent again is the form made at the start.
+	// SPEC G10, G12: what is sent again is the form made at the start.
 	if len(k.nested) != 3 || node.codec().args != 1 || node.codec().decoded != 3 {
 		t.Errorf("%d runs, %d lists encoded, %d decoded", len(k.nested), node.codec().args, node.codec().decoded)
 	}
