@@ -161,7 +161,9 @@ func TestNodeClientLeaves(t *testing.T) {
 	if err := <-gone; !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
-	_ = <-at.left // SPEC C41
+	if why := <-at.left; why == nil { // SPEC C41
+		t.Error("the handler's context did not end")
+	}
 }
 
 // TestNodeOverloaded: behind a call that holds the object, 1,000 may wait.
@@ -194,7 +196,9 @@ func TestNodeOverloaded(t *testing.T) {
 	}
 	cancel()
 	all.Wait()
-	_ = <-at.left
+	if why := <-at.left; why == nil {
+		t.Error("the handler's context did not end")
+	}
 	if len(refused) > 0 {
 		t.Errorf("%d more than 100 were refused", len(refused))
 	}
