@@ -158,6 +158,23 @@ func (kv *KV) Get(key string, into any) (found bool, err error) {
 	return true, nil
 }
 
+// GetMany reads the values under keys, in the order of the keys' bytes. A key
+// without a value is left out, one that is given twice comes once (SPEC H20).
+func (kv *KV) GetMany(keys []string) ([]ListEntry, error) {
+	sorted := slices.Compact(slices.Sorted(slices.Values(keys)))
+	entries := make([]ListEntry, 0, len(sorted))
+	for _, key := range sorted {
+		b, ok, err := kv.in.Get(key)
+		if err != nil {
+			return nil, err
+		}
+		if ok {
+			entries = append(entries, NewListEntry(key, b, kv.in.Codec()))
+		}
+	}
+	return entries, nil
+}
+
 // Has reports whether there is a value under key.
 func (kv *KV) Has(key string) (bool, error) {
 	_, ok, err := kv.in.Get(key)
@@ -252,7 +269,7 @@ type ListOptions struct {
 	Limit int
 }
 
-// ListEntry is one key and its value.
+// ListEntry is one key and its value, as List and GetMany give them.
 type ListEntry struct {
 	Key   string
 	value []byte
@@ -265,14 +282,14 @@ func NewListEntry(key string, value []byte, codec Codec) ListEntry {
 }
 
 // Decode reads the value into the pointer. It may be called at any time after
-// List gave the entry. The entry that comes with an error of List has no value;
+// the entry was given. The entry that comes with an error of List has no value;
 // Decode says so with CodeInvalidArgument.
 func (e ListEntry) Decode(into any) error {
 	if e.codec == nil {
 		return invalid("", "the entry has no value: it came with an error of List, which says why")
 	}
 	if err := e.codec.Unmarshal(e.value, into); err != nil {
-		return keyError("list", e.Key, err)
+		return keyError("decode", e.Key, err)
 	}
 	return nil
 }

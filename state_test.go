@@ -3,6 +3,7 @@ package limpet_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"iter"
 	"math"
 	"strings"
@@ -212,6 +213,34 @@ func TestKVRefusesValues(t *testing.T) {
 	}
 }
 
+func TestKVGetMany(t *testing.T) {
+	f, st := newLife()
+	f.data["a"], f.data["b"], f.data[""] = []byte("1"), []byte("2"), []byte("0")
+	// SPEC H20
+	entries, err := st.KV().GetMany([]string{"b", "absent", "", "b", "a"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, e := range entries {
+		var n int
+		if err := e.Decode(&n); err != nil {
+			t.Error(err)
+		}
+		got = append(got, fmt.Sprintf("%s=%d", e.Key, n))
+	}
+	if diff := cmp.Diff([]string{"=0", "a=1", "b=2"}, got); diff != "" {
+		t.Error(diff)
+	}
+	if entries, err := st.KV().GetMany(nil); len(entries) != 0 || err != nil {
+		t.Errorf("no keys: %v, %v", entries, err)
+	}
+	f.failAt = "a"
+	if _, err := st.KV().GetMany([]string{"b", "a"}); !errors.Is(err, errDisk) {
+		t.Errorf("got %v", err)
+	}
+}
+
 func TestKVPutMany(t *testing.T) {
 	f, st := newLife()
 	kv := st.KV()
@@ -278,7 +307,7 @@ func TestKVList(t *testing.T) {
 		if limpet.CodeOf(err) != limpet.CodeInvalidArgument {
 			t.Errorf("a value that does not fit: %v", err)
 		}
-		contains(t, err, "list", `"a"`)
+		contains(t, err, "decode", `"a"`)
 	}
 	f.log = nil
 	for what, o := range map[string]limpet.ListOptions{
