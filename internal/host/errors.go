@@ -46,7 +46,8 @@ func errText(err error) string {
 }
 
 // failureReset is the reset by a constructor or BlockConcurrencyWhile that
-// failed: class, message, code and fields are the error's own (SPEC C34, C35).
+// failed: class, message and fields are the error's own (SPEC C34, C35); the
+// code is CodeReset and the delivery received whatever the error says (C23).
 func (inc *incarnation) failureReset(err error) *limpet.Error {
 	e := limpet.ResetError(inc.id, err.Error(), err)
 	if own, ok := errors.AsType[*limpet.Error](err); ok {

@@ -285,6 +285,8 @@ func TestConstructorLeaves(t *testing.T) {
 // A handler that outlives its incarnation gets the reset from everything, its
 // context tells it, and nothing of it passes a gate.
 func TestOutlives(t *testing.T) {
+	// SPEC A25: one incarnation commits; a superseded one gets an error from all
+	// that it touches.
 	after := make(chan string, 1)
 	b := new(box).standard()
 	b.on("outlive", func(ctx context.Context, th *thing, _ string) (string, error) {

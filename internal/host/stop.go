@@ -2,6 +2,7 @@ package host
 
 import (
 	"context"
+	"fmt"
 )
 
 // sweepOn starts the scanner for idle objects, which runs while there are any.
@@ -54,7 +55,7 @@ func (h *Host) watchLost() {
 // Drain refuses calls that were not claimed yet, and new ones from outside, as
 // not delivered (SPEC F22), and waits for those that run, for the calls they
 // make, and for functions given to WaitUntil. It returns when nothing runs any
-// more, or with the cause of ctx.
+// more, or with the cause of ctx and the number of objects that are at work.
 func (h *Host) Drain(ctx context.Context) error {
 	h.draining.Store(true)
 	h.each(func(inc *incarnation) { inc.drain() })
@@ -82,10 +83,25 @@ func (h *Host) Drain(ctx context.Context) error {
 				err = context.Cause(ctx)
 			}
 		})
-		if err != nil || busy == 0 {
-			return err
+		if err != nil {
+			return fmt.Errorf("%w (objects still at work: %d)", err, h.busy())
+		}
+		if busy == 0 {
+			return nil
 		}
 	}
+}
+
+// busy counts the objects at which something runs or waits.
+func (h *Host) busy() (n int) {
+	h.each(func(inc *incarnation) {
+		inc.mu.Lock()
+		defer inc.mu.Unlock()
+		if !inc.gate.ended && !inc.gate.quiet() {
+			n++
+		}
+	})
+	return n
 }
 
 func (inc *incarnation) drain() {

@@ -3,6 +3,7 @@ package host
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -161,7 +162,7 @@ func TestDrainTimeout(t *testing.T) {
 		synctest.Wait()
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 		defer cancel()
-		if err := w.host.Drain(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		if err := w.host.Drain(ctx); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "objects still at work: 1") {
 			t.Errorf("drain: %v", err)
 		}
 		if err := w.host.Close(t.Context()); err != nil {
