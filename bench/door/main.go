@@ -101,7 +101,7 @@ type side struct {
 	server *server
 	// request makes the request of a measurement.
 	request func(m *measurement, object int, r *rand.Rand) request
-	clients []*client          // of the round that runs
+	clients []*client           // of the round that runs
 	figures map[string]*figures // by measurement and connections
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -87,11 +88,15 @@ func (l Load) Run(ctx context.Context) (Result, error) {
 	return res, nil
 }
 
-// Order is the order of n sides in a round: each round begins with another one.
+// Order is the order of n sides in a round: each round begins with another one,
+// and every other one goes backwards, so that no side always follows the same.
 func Order(round, n int) []int {
 	order := make([]int, n)
 	for i := range order {
 		order[i] = (round + i) % n
+	}
+	if round%2 == 1 {
+		slices.Reverse(order)
 	}
 	return order
 }
