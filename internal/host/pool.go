@@ -7,12 +7,16 @@ import "sync"
 const maxIdleWorkers = 64
 
 // pool runs functions on goroutines that are used again. Every goroutine of the
-// host runs in it, so that wait means that nothing of the host runs any more.
+// host runs in it, so that wait means that nothing of the host runs any more, or
+// will.
+//
+//	open ──close──▶ closed ──last goroutine ended──▶ over
 type pool struct {
-	mu     sync.Mutex
-	idle   []chan task
-	closed bool
-	wg     sync.WaitGroup
+	mu         sync.Mutex
+	idle       []chan task
+	goroutines int // busy and idle
+	closed     bool
+	over       chan struct{} // made by close, closed when no goroutine is left
 }
 
 // task is a function, or an event that was granted the turn.
@@ -22,7 +26,10 @@ type task struct {
 }
 
 // run starts f at once on a goroutine of the pool. It works after close too:
-// what runs may have to start something to end properly.
+// what runs may have to start something to end properly. Once all goroutines
+// have ended it does nothing: what comes that late is an event of an incarnation
+// that Close has ended, between its grant and its start, and its caller has been
+// answered.
 func (p *pool) run(f func()) { p.start(task{f: f}) }
 
 // runEvent does so with an event.
@@ -37,14 +44,18 @@ func (p *pool) start(t task) {
 		c <- t
 		return
 	}
-	p.wg.Add(1)
+	if p.closed && p.goroutines == 0 {
+		p.mu.Unlock()
+		return
+	}
+	p.goroutines++
 	p.mu.Unlock()
 	go p.work(t)
 }
 
 // work does t and what follows. A handler that calls runtime.Goexit ends it.
 func (p *pool) work(t task) {
-	defer p.wg.Done()
+	defer p.ended()
 	c := make(chan task, 1)
 	for ok := true; ok; {
 		if t.ev != nil {
@@ -64,11 +75,27 @@ func (p *pool) work(t task) {
 	}
 }
 
+// ended counts a goroutine out.
+func (p *pool) ended() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.goroutines--
+	if p.closed && p.goroutines == 0 {
+		close(p.over)
+	}
+}
+
 // close ends idle goroutines now and busy ones when their work is over.
 func (p *pool) close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.closed = true
+	if p.closed {
+		return
+	}
+	p.closed, p.over = true, make(chan struct{})
+	if p.goroutines == 0 {
+		close(p.over)
+	}
 	for _, c := range p.idle {
 		close(c)
 	}
@@ -76,4 +103,4 @@ func (p *pool) close() {
 }
 
 // wait returns when all goroutines have ended; call it after close.
-func (p *pool) wait() { p.wg.Wait() }
+func (p *pool) wait() { <-p.over }
