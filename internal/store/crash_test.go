@@ -169,6 +169,11 @@ func (w *workload) turn(t testing.TB, o *workObject) (c madeCommit, ok bool, err
 	if m == nil {
 		m = map[string]string{}
 	}
+	if w.rng.IntN(20) == 0 { // as when SQLite rolls back after all
+		if err := abandon(o.Object, 1+w.rng.IntN(4)); err != nil {
+			return c, false, err
+		}
+	}
 	w.write(t, o, m, 0)
 	if w.rng.IntN(8) == 0 {
 		must(t, o.Rollback())
@@ -223,7 +228,7 @@ func TestCrash(t *testing.T) {
 		}
 	})
 	t.Logf("%d seeds: %+v", seeds, total)
-	if !t.Failed() && (total.Lost == 0 || total.Kept == 0 || total.Torn == 0 || total.DuringOpen == 0) {
+	if !t.Failed() && (total.Lost == 0 || total.Kept == 0 || total.Torn == 0 || total.DuringOpen == 0 || total.Spilled == 0 || total.Dropped == 0) {
 		t.Errorf("the workloads do not reach everything: %+v", total)
 	}
 }
@@ -234,6 +239,7 @@ type crashCounts struct {
 	Commits, Acknowledged   int
 	Lost, Kept              int // commits that were not acknowledged
 	Torn                    int // tails that were cut
+	Spilled, Dropped        int // large commits; pieces of those that came to nothing
 }
 
 func (c *crashCounts) add(d crashCounts) {
@@ -245,6 +251,8 @@ func (c *crashCounts) add(d crashCounts) {
 	c.Lost += d.Lost
 	c.Kept += d.Kept
 	c.Torn += d.Torn
+	c.Spilled += d.Spilled
+	c.Dropped += d.Dropped
 }
 
 // world is one seed of TestCrash.
@@ -268,6 +276,7 @@ func crashSeed(t *testing.T, seed uint64) crashCounts {
 	w := &world{t: t, rng: rng, disk: newCrashableDisk(), classes: map[string]bool{}}
 	w.opt = testOptions(w.disk)
 	w.opt.SegmentSize = int64(testSegment + rng.IntN(3)*5000)
+	w.opt.SpillAbove = []int64{0, 300, 3000, 9000}[rng.IntN(4)]
 	defer func() {
 		if t.Failed() {
 			t.Logf("again with: go test ./internal/store -run TestCrash -seed %d", seed)
@@ -372,6 +381,7 @@ func (w *world) check(s *Store) {
 	if s.replay.CutBytes > 0 {
 		w.Torn++
 	}
+	w.Dropped += int(s.replay.DroppedPieces)
 	if last.Index < w.acknowledged {
 		t.Errorf("the log ends at batch %d, acknowledged was %d", last.Index, w.acknowledged)
 	}
@@ -488,6 +498,7 @@ func (w *world) live(s *Store) {
 		w.endLocked(w.disk, w.rng.IntN(2) == 0, w.rng.IntN(101), w.rng)
 	}
 	w.mu.Unlock()
+	w.Spilled += int(s.Stats().Spilled)
 	_ = s.Close() // writes what it has to a disk nobody reads any more, or fails
 	w.disk = w.after
 }

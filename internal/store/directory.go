@@ -260,7 +260,7 @@ func oneName(fs vfs.FS, dir string) (string, error) {
 
 // lockDir takes the directory for this process.
 func lockDir(fs vfs.FS, dir string) (io.Closer, error) {
-	lock, err := fs.Lock(fs.PathJoin(dir, lockName))
+	lock, err := lockBoth(fs, dir)
 	if err != nil {
 		who := ""
 		if f, err := fs.Open(fs.PathJoin(dir, pidName)); err == nil {
@@ -285,3 +285,22 @@ func lockDir(fs vfs.FS, dir string) (io.Closer, error) {
 	}
 	return lock, nil
 }
+
+// lockBoth takes the lock file and, on the operating system's disk, the
+// directory itself.
+func lockBoth(fs vfs.FS, dir string) (io.Closer, error) {
+	file, err := fs.Lock(fs.PathJoin(dir, lockName))
+	if err != nil || vfs.Root(fs) != vfs.Default {
+		return file, err
+	}
+	itself, err := flockDir(dir)
+	if err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
+	return locks{itself, file}, nil
+}
+
+// locks are given back together, the last first.
+type locks [2]io.Closer
+
+func (l locks) Close() error { return errors.Join(l[0].Close(), l[1].Close()) }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -195,6 +196,43 @@ func TestDirectoryLock(t *testing.T) {
 	}
 	must(t, s.Close())
 	must(t, openStore(t, opt).Close())
+}
+
+// TestLockFileRemoved: another process is refused although somebody has removed
+// the lock file of a directory in use.
+func TestLockFileRemoved(t *testing.T) {
+	const childDir = "LIMPET_TEST_LOCKED_DIR"
+	opt := testOptions(newCrashableDisk())
+	opt.FS, opt.Dir = nil, os.Getenv(childDir)
+	if opt.Dir != "" {
+		s, err := Open(context.Background(), opt)
+		fmt.Printf("opened: %v, in use: %v\n", err == nil, errors.Is(err, ErrInUse))
+		if err == nil {
+			must(t, s.Close())
+		}
+		return
+	}
+	opt.Dir = t.TempDir()
+	child := func() string {
+		t.Helper()
+		cmd := exec.Command(os.Args[0], "-test.run=^TestLockFileRemoved$")
+		cmd.Env = append(os.Environ(), childDir+"="+opt.Dir)
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		line, _, _ := strings.Cut(string(out), "\n")
+		return line
+	}
+	s := openStore(t, opt)
+	must(t, os.Remove(filepath.Join(opt.Dir, lockName)))
+	if got := child(); got != "opened: false, in use: true" {
+		t.Errorf("a second process: %s", got)
+	}
+	must(t, s.Close())
+	if got := child(); got != "opened: true, in use: false" {
+		t.Errorf("a process after it: %s", got)
+	}
 }
 
 func TestOpenOptions(t *testing.T) {

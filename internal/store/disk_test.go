@@ -1,6 +1,7 @@
 package store
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -186,9 +187,13 @@ func tryOpenSegmentLog(opt logOptions) (*segmentLog, []loggedRecord, ReplayStats
 
 func replayAll(l CommitLog) ([]loggedRecord, ReplayStats, error) {
 	var recs []loggedRecord
-	stats, err := l.Replay(context.Background(), func(p Pos, rec []byte) error {
-		recs = append(recs, loggedRecord{p, string(rec)})
-		return nil
+	var buf []byte
+	stats, err := l.Replay(context.Background(), func(r Replayed) (err error) {
+		recs = append(recs, loggedRecord{r.Pos, string(r.Rec)})
+		if buf, err = l.Reread(r.Place(), buf); err == nil && !bytes.Equal(buf, r.Rec) {
+			err = fmt.Errorf("read again at %v, record %d of %v is another: %.100q, was %.100q", r.Place(), len(recs), r.Pos, buf, r.Rec)
+		}
+		return err
 	})
 	return recs, stats, err
 }

@@ -66,17 +66,45 @@
 //	              after the commit (vfs.Pages.Checksum), then the vfs page diff
 //	4 identities  16 bytes nonce, i64 creation in Unix ms; any number of them
 //	5 deletion    empty: the object has no data any more. Its numbers go on
-//	6 alarm       reserved
-//	7 outcome     reserved
+//	6 piece       uvarint number from 0, then a vfs page diff: see below
+//	7 spilled     uvarint pieces, uvarint bytes of their diffs, crc32c of those
+//	8 alarm       reserved
+//	9 outcome     reserved
 //
 // Sections ascend and come once; 1 is always there. An unknown one belongs to a
 // newer format and is refused, never skipped. Replay refuses a record whose
 // number before is not the object's last, and pages whose checksum is not the
 // record's. slot is the first 16 bits of SHA-256 of the ID.
 //
+// # Large commits
+//
+// A commit whose record would pass 32 MiB (Options.SpillAbove) is spilled: its
+// page diff comes in pieces of at most 1 MiB, each a record with sections 1 and
+// 6 that counts for nothing by itself. The last record has all that a record
+// has, identities and birth too, with an empty diff and section 7 instead.
+// Other objects' records stand between, in the same batches or others:
+//
+//	A txid 5  ┊ A txid 5  ┊ B txid 9 ┊ A txid 5  ┊ C … ┊ A txid 5, prev 4
+//	piece 0   ┊ piece 1   ┊ commit   ┊ piece 2   ┊     ┊ spilled: 3 pieces
+//
+//	no pieces ──piece 0──> pieces ──last record, all there──> commit, no pieces
+//	                       │  ^ └──piece 0 or another record──> garbage, dropped
+//	                       └──┘ piece that follows              (end of the log too)
+//
+// Replay keeps where pieces lie, not what they are, and reads them again when
+// the last record comes. Pieces that do not follow, or are not what the last
+// record says, are damage. The log must not be cut between a piece and its last
+// record.
+//
+// The pieces are written while SQLite can still roll back (spill.go), after room
+// for all of them was reserved: a commit that does not fit as a whole writes
+// nothing. At most four wait for the disk at a time, and none is appended while
+// the log is full.
+//
 // # Commit
 //
-//	Object.Commit ─> SQLite COMMIT ─> Admit (FCNTL_SYNC): record built, room reserved
+//	Object.Commit ─> SQLite COMMIT ─> Admit (FCNTL_SYNC): record built, room reserved,
+//	                      │                 │               pieces of a large one written
 //	                      │                 └─ refused ─> SQLite rolls back: as before the turn
 //	                      └──────────────> Publish (COMMIT_PHASETWO): appended, cannot fail
 //
@@ -101,8 +129,8 @@
 //
 // # Limits
 //
-// A commit record is at most 32 MiB (MaxRecord). Larger commits are refused;
-// they are not spilled yet. Without checkpoints the log only grows, and the
+// A record is at most 32 MiB (MaxRecord), a commit 1 GiB (Options.MaxCommit), a
+// key with its value 31 MiB. Without checkpoints the log only grows, and the
 // pages of every object with data stay in memory. The claims of the newest
 // 1,048,576 identities are found again after a restart.
 package store

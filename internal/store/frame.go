@@ -110,17 +110,20 @@ func findFrame(b []byte, off int64, segmentSeed uint32) (frame, int64, bool) {
 	return frame{}, 0, false
 }
 
-// eachRecord calls fn for every record of a whole batch.
-func eachRecord(payload []byte, fn func([]byte) error) (reason string, err error) {
-	for len(payload) > 0 {
-		n, k := binary.Uvarint(payload)
-		if k <= 0 || n > uint64(len(payload)-k) {
+// eachRecord calls fn for every record of a whole batch; from is the record's
+// place in the payload.
+func eachRecord(payload []byte, fn func(from int, rec []byte) error) (reason string, err error) {
+	for from := 0; from < len(payload); {
+		n, k := binary.Uvarint(payload[from:])
+		if k <= 0 || n > uint64(len(payload)-from-k) {
 			return "record lengths in the batch do not add up", nil
 		}
-		if err := fn(payload[k : k+int(n) : k+int(n)]); err != nil {
+		from += k
+		to := from + int(n)
+		if err := fn(from, payload[from:to:to]); err != nil {
 			return "", err
 		}
-		payload = payload[k+int(n):]
+		from = to
 	}
 	return "", nil
 }

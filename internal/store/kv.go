@@ -43,8 +43,8 @@ var queries = [stmtCount]string{
 
 const createTable = "CREATE TABLE " + TableName + "(key BLOB PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID"
 
-// maxEntry bounds key and value together in bytes, so that a commit of them
-// alone has room in a record for what else changes.
+// maxEntry bounds key and value together in bytes: in SQLite a value is in
+// memory as a whole, several times while it is written.
 const maxEntry = MaxRecord - 1<<20
 
 // A chunk is what a listing reads ahead at once.
@@ -193,7 +193,7 @@ func (o *Object) GetMany(keys []string) (map[string][]byte, error) {
 // a *LimitError; nil is the empty value.
 func (o *Object) Put(key string, value []byte) error {
 	if n := len(key) + len(value); n > maxEntry {
-		return &LimitError{What: fmt.Sprintf("key %.100q with its value", key), Size: int64(n), Limit: maxEntry, Remedy: "split the value over several keys and turns"}
+		return &LimitError{What: fmt.Sprintf("key %.100q with its value", key), Size: int64(n), Limit: maxEntry, Remedy: "split the value over several keys"}
 	}
 	if err := o.writable(); err != nil {
 		return err

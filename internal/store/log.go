@@ -37,33 +37,37 @@ func (p Pos) Compare(q Pos) int {
 
 func (p Pos) String() string { return fmt.Sprintf("%d/%d", p.Term, p.Index) }
 
-// MaxRecord is the largest commit record in bytes. Larger ones are refused by
-// Admit with a *LimitError.
+// MaxRecord is the largest record of the log in bytes. Admit refuses larger
+// ones with a *LimitError. A commit may be larger: it is spilled.
 const MaxRecord = 32 << 20
 
 // CommitLog is the one order of all commits. Safe for concurrent use, except
 // that Replay comes first and alone.
 //
 // A commit is two steps: Admit, which may fail and changes nothing but a
-// reservation, then Append, which cannot fail and does not block. Whoever
-// admitted n bytes calls either Append with a record of exactly n bytes or
-// Release(n).
+// reservation, then Append, which cannot fail and does not block. For each
+// size that was admitted there is one Append of a record with exactly that many
+// bytes, or one Release.
 type CommitLog interface {
 	// Replay reads what the log holds, oldest first, and makes it ready for
-	// Append. It is called once, before anything else. fn gets each record
-	// with its position; the bytes are valid during the call only. A torn
-	// tail is cut; other damage is a *DamageError, a newer format a
-	// *FormatError. All that fn saw is durable when Replay returns nil.
-	Replay(ctx context.Context, fn func(Pos, []byte) error) (ReplayStats, error)
+	// Append. It is called once, before anything but Reread. fn gets each
+	// record. A torn tail is cut; other damage is a *DamageError, a newer
+	// format a *FormatError. All that fn saw is durable when Replay returns nil.
+	Replay(ctx context.Context, fn func(Replayed) error) (ReplayStats, error)
 
-	// Admit reserves room for a record of n bytes. It waits while a segment
-	// is being prepared and fails with ErrStorageFull when that does not
-	// work, with a *LimitError above MaxRecord, with ErrLost, ErrClosed, or
-	// the cause of ctx.
-	Admit(ctx context.Context, n int) error
+	// Reread reads a record that Replay found once more, into buf if it is
+	// large enough. It may be called from within Replay's fn. The bytes are
+	// not checked again.
+	Reread(p Place, buf []byte) ([]byte, error)
 
-	// Release gives back the room of a record that will not come.
-	Release(n int)
+	// Admit reserves room for records of these many bytes: for all of them, or
+	// on an error for none. It waits while segments are being prepared and
+	// fails with ErrStorageFull when that does not work, with a *LimitError
+	// for one above MaxRecord, with ErrLost, ErrClosed, or the cause of ctx.
+	Admit(ctx context.Context, sizes ...int) error
+
+	// Release gives back the room of records that will not come.
+	Release(sizes ...int)
 
 	// Append takes an admitted record. The order of records is the order of
 	// calls. It copies rec and never blocks. When the log is lost or closed
@@ -93,14 +97,45 @@ type CommitLog interface {
 	Close() error
 }
 
+// Replayed is a record that Replay found.
+type Replayed struct {
+	Pos Pos
+	Rec []byte // valid during the call only
+
+	from int // byte in the batch's payload
+	in   placer
+}
+
+// Place says where the record is, so that it need not be kept in memory.
+func (r *Replayed) Place() Place { return r.in.place(r.from, len(r.Rec)) }
+
+// Place is where a record lies in its log: several extents when it crosses
+// segments.
+type Place []extent
+
+type extent struct {
+	file uint64 // segment, or batch of a MemLog
+	off  int64
+	size int
+}
+
+// placer finds bytes of the payload of the batch that is replayed.
+type placer interface{ place(from, size int) Place }
+
 // ReplayStats says what Replay met.
 type ReplayStats struct {
-	Segments int   // files read, prepared ones included
-	Batches  int64 // whole batches
-	Records  int64
+	Segments int    // files read, prepared ones included
+	Batches  int64  // whole batches
+	Records  int64  // pieces of spilled commits are records too
 	Bytes    int64  // of records
 	CutBytes int64  // of a torn tail: a batch that was being written when the power went
 	CutFile  string // segment in which the torn tail began; "" when nothing was cut
 	CutAt    int64  // byte in CutFile
 	Last     Pos
+
+	// Pieces of spilled commits that never came to their last record: rolled
+	// back, or being written when the process or the power ended. They count
+	// for nothing.
+	DroppedPieces int64
+	DroppedBytes  int64
 }

@@ -69,6 +69,7 @@ func TestCommitLog(t *testing.T) {
 		"cancel":      logCancel,
 		"unknown":     logUnknownPosition,
 		"cap":         logCap,
+		"admitMany":   logAdmitMany,
 		"close":       logClose,
 		"full":        logFull,
 		"lost":        logLost,
@@ -226,7 +227,36 @@ func logCap(t *testing.T, open func(int64) underTest) {
 	if !errors.As(err, &limit) || !errors.Is(err, ErrTooLarge) || limit.Limit != MaxRecord || limit.Size != MaxRecord+1 {
 		t.Fatalf("Admit over the cap: %v", err)
 	}
+	if err := u.log.Admit(t.Context(), 1, MaxRecord+1); !errors.As(err, &limit) || limit.Size != MaxRecord+1 {
+		t.Fatalf("Admit of one over the cap: %v", err)
+	}
 	putDurable(t, u.log, "the log goes on")
+}
+
+// logAdmitMany: records that were admitted together are appended between
+// others, or released.
+func logAdmitMany(t *testing.T, open func(int64) underTest) {
+	u := open(DefaultUndurableLimit)
+	parts := []string{strings.Repeat("p", 30_000), "", "q", strings.Repeat("r", 9000)}
+	sizes := make([]int, len(parts))
+	for i, p := range parts {
+		sizes[i] = len(p)
+	}
+	must(t, u.log.Admit(t.Context(), sizes...))
+	var want []string
+	var last Pos
+	for i, p := range parts[:3] {
+		u.log.Append([]byte(p))
+		between := fmt.Sprint("between ", i)
+		last = put(t, u.log, between)
+		want = append(want, p, between)
+	}
+	u.log.Release(sizes[3:]...)
+	must(t, u.log.Wait(t.Context(), last))
+	recs, _, err := replayAll(u.crash())
+	if diff := cmp.Diff(want, texts(recs)); err != nil || diff != "" {
+		t.Error(err, diff)
+	}
 }
 
 func logClose(t *testing.T, open func(int64) underTest) {
@@ -344,7 +374,7 @@ func logReplayError(t *testing.T, open func(int64) underTest) {
 	u := open(DefaultUndurableLimit)
 	putDurable(t, u.log, "one")
 	refuse := errors.New("the reader refuses")
-	_, err := u.crash().Replay(t.Context(), func(Pos, []byte) error { return refuse })
+	_, err := u.crash().Replay(t.Context(), func(Replayed) error { return refuse })
 	if !errors.Is(err, refuse) {
 		t.Errorf("Replay: %v, want the reader's error", err)
 	}

@@ -63,16 +63,16 @@ func (l *MemLog) Fail(cause error) {
 }
 
 // Replay implements CommitLog.
-func (l *MemLog) Replay(ctx context.Context, fn func(Pos, []byte) error) (ReplayStats, error) {
+func (l *MemLog) Replay(ctx context.Context, fn func(Replayed) error) (ReplayStats, error) {
 	var stats ReplayStats
 	for _, b := range l.kept {
 		if ctx.Err() != nil {
 			return stats, context.Cause(ctx)
 		}
-		if _, err := eachRecord(b.payload, func(rec []byte) error {
+		if _, err := eachRecord(b.payload, func(from int, rec []byte) error {
 			stats.Records++
 			stats.Bytes += int64(len(rec))
-			return fn(b.pos, rec)
+			return fn(Replayed{Pos: b.pos, Rec: rec, from: from, in: b})
 		}); err != nil {
 			return stats, fmt.Errorf("replay batch %d: %w", b.pos.Index, err)
 		}
@@ -87,9 +87,25 @@ func (l *MemLog) Replay(ctx context.Context, fn func(Pos, []byte) error) (Replay
 	return stats, nil
 }
 
+// place implements placer.
+func (b memBatch) place(from, size int) Place {
+	return Place{{b.pos.Index, int64(from), size}}
+}
+
+// Reread implements CommitLog.
+func (l *MemLog) Reread(p Place, buf []byte) ([]byte, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	buf = buf[:0]
+	for _, e := range p {
+		buf = append(buf, l.kept[e.file-1].payload[e.off:e.off+int64(e.size)]...)
+	}
+	return buf, nil
+}
+
 // Admit implements CommitLog; there is always room.
-func (l *MemLog) Admit(ctx context.Context, n int) error {
-	if err := checkRecord(n); err != nil {
+func (l *MemLog) Admit(ctx context.Context, sizes ...int) error {
+	if err := checkRecords(sizes); err != nil {
 		return err
 	}
 	l.mu.Lock()
@@ -104,7 +120,7 @@ func (l *MemLog) Admit(ctx context.Context, n int) error {
 }
 
 // Release implements CommitLog.
-func (l *MemLog) Release(int) {}
+func (l *MemLog) Release(...int) {}
 
 // Append implements CommitLog.
 func (l *MemLog) Append(rec []byte) Pos {

@@ -59,7 +59,7 @@ type Object struct {
 
 	// Of the commit that SQLite is making.
 	ids    []limpet.Identity
-	rec    *[]byte // admitted, not yet appended
+	rec    *[]byte // admitted, not yet appended; the last one if the commit was spilled
 	pos    Pos     // of the record that Publish appended
 	logged bool    // Publish was called
 }
@@ -108,8 +108,9 @@ func (o *Object) SetInterrupt(done <-chan struct{}) {
 // It returns the record's position at once; what it means is durable when Wait
 // of that position says so. Without writes and identities there is no record
 // and the position is LastPos. An error leaves the object as before the turn:
-// ErrStorageFull, a *LimitError (32 MiB a record), ErrLost, ErrClosed,
-// ErrTurnBroken, or what SQLite says.
+// ErrStorageFull, a *LimitError (Options.MaxCommit), ErrLost, ErrClosed,
+// ErrTurnBroken, or what SQLite says. A commit of more than Options.SpillAbove
+// waits for the disk until all but its last piece are in the log.
 func (o *Object) Commit(ids []limpet.Identity) (Pos, error) {
 	if err := o.usable(); err != nil {
 		_ = o.Rollback()
@@ -436,13 +437,8 @@ type objectSink Object
 // Admit implements vfs.Sink: it builds the record and reserves its place.
 func (k *objectSink) Admit(c *vfs.Change) error {
 	o := (*Object)(k)
-	buf := o.startRecord()
-	b := appendPages(o.appendBirth(*buf), c)
-	if len(o.ids) > 0 {
-		b = appendIdentities(b, o.ids)
-	}
-	*buf = b
-	if err := o.admit(buf); err != nil {
+	buf, err := o.buildRecord(c)
+	if err != nil {
 		switch {
 		case errors.Is(err, ErrStorageFull):
 			return refusal{err, vfs.ErrFull}
@@ -455,6 +451,29 @@ func (k *objectSink) Admit(c *vfs.Change) error {
 	}
 	o.rec = buf
 	return nil
+}
+
+// buildRecord returns the record of a change, with its place reserved; it is the
+// last of several if the commit was spilled.
+func (o *Object) buildRecord(c *vfs.Change) (*[]byte, error) {
+	buf := o.startRecord()
+	*buf = o.appendBirth(*buf)
+	room := o.s.opt.SpillAbove - int64(len(*buf)+len(o.ids)*identitySize+maxSectionHeads)
+	if vfs.MaxDiff(c) > room {
+		plan, err := o.planSpill(c)
+		if err != nil {
+			o.freeRecord(buf)
+			return nil, err
+		}
+		if plan.bytes > room && plan.bytes > 0 {
+			return buf, o.spill(buf, c, plan)
+		}
+	}
+	*buf = appendPages(*buf, c)
+	if len(o.ids) > 0 {
+		*buf = appendIdentities(*buf, o.ids)
+	}
+	return buf, o.admit(buf)
 }
 
 // Publish implements vfs.Sink.

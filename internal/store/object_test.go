@@ -571,29 +571,6 @@ func TestFullDisk(t *testing.T) {
 	wantContents(t, openObject(t, s, 1), want)
 }
 
-// TestTooLargeTurn: a turn over the cap of a record is refused, and the object
-// is as before.
-func TestTooLargeTurn(t *testing.T) {
-	opt := testOptions(newCrashableDisk())
-	opt.SegmentSize = 8 << 20
-	s := openStore(t, opt)
-	o := openObject(t, s, 1)
-	must(t, o.Put("k", []byte("before")))
-	commit(t, o)
-	for i := range 3 {
-		b := bytes.Repeat([]byte{byte(i + 1)}, 12<<20)
-		must(t, o.Put(fmt.Sprint(i), b))
-	}
-	_, err := o.Commit(nil)
-	var limit *LimitError
-	if !errors.As(err, &limit) || !errors.Is(err, ErrTooLarge) || limit.Limit != MaxRecord {
-		t.Fatalf("commit of 36 MiB: %v", err)
-	}
-	wantContents(t, o, map[string]string{"k": "before"})
-	must(t, o.Put("k", bytes.Repeat([]byte{1}, maxEntry-1)))
-	commit(t, o)
-}
-
 // TestLostLog: when a sync fails nothing is acknowledged, the process is told,
 // and every later commit fails.
 func TestLostLog(t *testing.T) {

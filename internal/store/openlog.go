@@ -17,7 +17,7 @@ func OpenLog(ctx context.Context, opt Options) (CommitLog, error) {
 		first:    1, size: opt.SegmentSize, undurableLimit: opt.UndurableLimit,
 		fatal: opt.Fatal,
 	})
-	if _, err := log.Replay(ctx, func(Pos, []byte) error { return nil }); err != nil {
+	if _, err := log.Replay(ctx, func(Replayed) error { return nil }); err != nil {
 		return nil, err
 	}
 	return log, nil

@@ -23,6 +23,14 @@ func recordCost(n int) int64 {
 	return int64(n) + binary.MaxVarintLen32 + frameHeaderSize
 }
 
+// recordsCost is that of several records.
+func recordsCost(sizes []int) (cost int64) {
+	for _, n := range sizes {
+		cost += recordCost(n)
+	}
+	return cost
+}
+
 // queue is what every local log shares: the batch being filled, the batch
 // being made durable, and those who wait for either. At most one batch is
 // under way at any time.
@@ -227,12 +235,14 @@ func (q *queue) WaitRoom(ctx context.Context) error {
 // Lost implements CommitLog.
 func (q *queue) Lost() <-chan struct{} { return q.lost }
 
-// checkRecord refuses a record over the cap.
-func checkRecord(n int) error {
-	if n > MaxRecord {
-		return &LimitError{
-			What: "commit record", Size: int64(n), Limit: MaxRecord,
-			Remedy: "write less in one turn or transaction (a value of many MiB is best split over several keys and turns)",
+// checkRecords refuses records over the cap.
+func checkRecords(sizes []int) error {
+	for _, n := range sizes {
+		if n > MaxRecord {
+			return &LimitError{
+				What: "record of the commit log", Size: int64(n), Limit: MaxRecord,
+				Remedy: "write less in one turn or transaction",
+			}
 		}
 	}
 	return nil

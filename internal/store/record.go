@@ -19,13 +19,18 @@ const (
 	sectionPages      = 3
 	sectionIdentities = 4
 	sectionDeletion   = 5
-	sectionAlarm      = 6 // reserved
-	sectionOutcome    = 7 // reserved
+	sectionPiece      = 6
+	sectionSpilled    = 7
+	sectionAlarm      = 8 // reserved
+	sectionOutcome    = 9 // reserved
 
-	sectionMax = sectionDeletion // newest section this limpet reads
+	sectionMax = sectionSpilled // newest section this limpet reads
 
 	recordHeaderSize = 2 + 32
-	identitySize     = 16 + 8
+	// maxSectionHeads is more than what the sections of pages and identities have
+	// besides diff and identities.
+	maxSectionHeads = 64
+	identitySize    = 16 + 8
 	// maxBirthText bounds the class identity and the name of an object in bytes.
 	maxBirthText = 64 << 10
 )
@@ -58,6 +63,9 @@ type record struct {
 	pages      *pagesSection
 	identities []limpet.Identity
 	deleted    bool // the object is as if it never was, until its next record
+
+	piece   *pieceSection   // the record is no commit, but a piece of one
+	spilled *spilledSection // the diff of pages came in pieces before
 }
 
 // pagesSection is the change of the database.
@@ -66,6 +74,19 @@ type pagesSection struct {
 	pageCount uint32 // after the commit
 	checksum  uint64 // of the pages after the commit
 	diff      []byte
+}
+
+// pieceSection is a part of a spilled commit.
+type pieceSection struct {
+	number uint64 // from 0
+	diff   []byte
+}
+
+// spilledSection says what the pieces of a commit are together.
+type spilledSection struct {
+	pieces   uint64 // at least 1
+	bytes    uint64 // of all diffs
+	checksum uint32 // CRC-32C of all diffs
 }
 
 // appendRecordStart begins a record.
@@ -123,6 +144,22 @@ func appendPages(b []byte, c *vfs.Change) []byte {
 	return b[:lengthAt+n+len(body)]
 }
 
+// appendPiece begins the section of a piece; size bytes of diff are to follow.
+func appendPiece(b []byte, number uint64, size int) []byte {
+	b = append(b, sectionPiece)
+	b = binary.AppendUvarint(b, uint64(uvarintLen(number)+size))
+	return binary.AppendUvarint(b, number)
+}
+
+// appendSpilled ends with the checksum, which is known last.
+func appendSpilled(b []byte, s spilledSection) []byte {
+	b = append(b, sectionSpilled)
+	b = binary.AppendUvarint(b, uint64(uvarintLen(s.pieces)+uvarintLen(s.bytes)+4))
+	b = binary.AppendUvarint(b, s.pieces)
+	b = binary.AppendUvarint(b, s.bytes)
+	return binary.LittleEndian.AppendUint32(b, s.checksum)
+}
+
 func uvarintLen(v uint64) int { return (bits.Len64(v|1) + 6) / 7 }
 
 // errMalformedRecord is wrapped by all that decodeRecord finds wrong, except a
@@ -157,6 +194,9 @@ func decodeRecord(b []byte) (r record, err error) {
 		}
 		if last == 0 && section != sectionTxid {
 			return bad("it begins with section %d", section)
+		}
+		if section == sectionPiece && last != sectionTxid || last == sectionPiece {
+			return bad("section %d in a piece of a commit", section)
 		}
 		last = section
 		switch section {
@@ -211,6 +251,23 @@ func decodeRecord(b []byte) (r record, err error) {
 				return bad("a deletion that also writes")
 			}
 			r.deleted = true
+		case sectionPiece:
+			number, k := binary.Uvarint(body)
+			if k <= 0 || len(body) == k {
+				return bad("a piece of a commit without number or bytes")
+			}
+			r.piece = &pieceSection{number, body[k:]}
+		case sectionSpilled:
+			var s spilledSection
+			if s.pieces, k = binary.Uvarint(body); k > 0 {
+				body = body[k:]
+				s.bytes, k = binary.Uvarint(body)
+			}
+			if k <= 0 || len(body) != k+4 || s.pieces == 0 || r.pages == nil || len(r.pages.diff) > 0 {
+				return bad("what is said of the commit's pieces does not add up")
+			}
+			s.checksum = binary.LittleEndian.Uint32(body[k:])
+			r.spilled = &s
 		default:
 			return record{}, &FormatError{What: fmt.Sprintf("a record of object %x", r.id), Found: uint64(section), Max: sectionMax}
 		}

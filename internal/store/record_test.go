@@ -20,6 +20,9 @@ func (r *record) encode(c *vfs.Change) []byte {
 	if r.birth != nil {
 		b = appendBirth(b, r.birth)
 	}
+	if c == nil && r.pages != nil { // without a diff
+		c = &vfs.Change{PageSize: r.pages.pageSize, PageCountAfter: r.pages.pageCount, ChecksumAfter: r.pages.checksum}
+	}
 	if c != nil {
 		b = appendPages(b, c)
 	}
@@ -29,8 +32,16 @@ func (r *record) encode(c *vfs.Change) []byte {
 	if r.deleted {
 		b = appendDeletion(b)
 	}
+	if r.piece != nil {
+		b = append(appendPiece(b, r.piece.number, len(r.piece.diff)), r.piece.diff...)
+	}
+	if r.spilled != nil {
+		b = appendSpilled(b, *r.spilled)
+	}
 	return b
 }
+
+var allowRecord = cmp.AllowUnexported(record{}, pagesSection{}, pieceSection{}, spilledSection{})
 
 func sampleChange(pages int) *vfs.Change {
 	c := &vfs.Change{PageSize: 4096, PageCountAfter: uint32(pages), ChecksumAfter: 0x0123456789abcdef}
@@ -47,14 +58,17 @@ func TestRecord(t *testing.T) {
 		"empty name": {id: objectID(2), txid: 1, birth: &Birth{Class: "C", Named: true}},
 		"no name":    {id: objectID(2), txid: 1, birth: &Birth{Class: "C"}},
 		"identities": {id: objectID(3), txid: 1 << 60, prev: 1<<60 - 1, identities: []limpet.Identity{identity(1), {}, identity(3)}},
-		"deletion":   {id: objectID(4), txid: 9, prev: 8, deleted: true, identities: []limpet.Identity{identity(1)}},
+		"spilled": {id: objectID(6), txid: 3, prev: 2, pages: &pagesSection{pageSize: 512, pageCount: 9, checksum: 1, diff: []byte{}},
+			spilled: &spilledSection{pieces: 1 << 40, bytes: 300, checksum: 0xdeadbeef}},
+		"piece":    {id: objectID(6), txid: 3, prev: 2, piece: &pieceSection{number: 200, diff: []byte("diff")}},
+		"deletion": {id: objectID(4), txid: 9, prev: 8, deleted: true, identities: []limpet.Identity{identity(1)}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := decodeRecord(r.encode(nil))
 			if err != nil {
 				t.Fatal(err)
 			}
-			if diff := cmp.Diff(r, got, cmp.AllowUnexported(record{})); diff != "" {
+			if diff := cmp.Diff(r, got, allowRecord); diff != "" {
 				t.Error(diff)
 			}
 		})
@@ -87,6 +101,25 @@ func TestRecordGolden(t *testing.T) {
 	if got := hexString(r.encode(c)); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
+	// Of a spilled commit: a piece, and the last record.
+	piece := record{id: objectID(1), txid: 300, prev: 299, piece: &pieceSection{number: 2, diff: []byte{3, 1, 100, 'x', 0}}}
+	want = "01d0" + "01" + strings.Repeat("00", 31) +
+		"01" + "04" + "ac02" + "ab02" +
+		"06" + "06" + "02" + "03" + "01" + "64" + "78" + "00"
+	if got := hexString(piece.encode(nil)); got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+	r.spilled = &spilledSection{pieces: 3, bytes: 300, checksum: 0x01020304}
+	c.Pages = nil
+	want = "01d0" + "01" + strings.Repeat("00", 31) +
+		"01" + "04" + "ac02" + "ab02" +
+		"02" + "07" + "04" + "43617274" + "01" + "75" +
+		"03" + "0a" + "0c" + "01" + "efcdab8967452301" +
+		"04" + "18" + "01" + strings.Repeat("00", 15) + "0168e5cf8b010000" +
+		"07" + "07" + "03" + "ac02" + "04030201"
+	if got := hexString(r.encode(c)); got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
 	if got := SlotOf(objectID(1)); got != binary.BigEndian.Uint16(r.encode(nil)) {
 		t.Errorf("slot %04x", got)
 	}
@@ -105,24 +138,33 @@ func hexString(b []byte) string {
 func TestRecordRefused(t *testing.T) {
 	good := record{id: objectID(1), txid: 2, prev: 1}
 	head := good.encode(nil)
+	noDiff := good.encode(sampleChange(0))
 	for name, b := range map[string][]byte{
-		"empty":               nil,
-		"short":               head[:recordHeaderSize-1],
-		"no section":          head[:recordHeaderSize],
-		"wrong slot":          append([]byte{head[0] ^ 1}, head[1:]...),
-		"section too long":    append(bytes.Clone(head), sectionIdentities, 24, 1, 2),
-		"section twice":       append(bytes.Clone(head), head[recordHeaderSize:]...),
-		"sections unordered":  append(bytes.Clone(head), sectionDeletion, 0, sectionIdentities, 0),
-		"section zero":        append(bytes.Clone(head), 0, 0),
-		"identities odd":      append(bytes.Clone(head), sectionIdentities, 1, 0),
-		"identities none":     append(bytes.Clone(head), sectionIdentities, 0),
-		"deletion with bytes": append(bytes.Clone(head), sectionDeletion, 1, 0),
-		"page size":           append(bytes.Clone(head), sectionPages, 10, 8, 0, 0, 0, 0, 0, 0, 0, 0, 0),
-		"page count":          append(bytes.Clone(head), sectionPages, 3, 12, 0x80, 0x80),
-		"birth":               append(bytes.Clone(head), sectionBirth, 2, 9, 'x'),
-		"name of none":        append(bytes.Clone(head), sectionBirth, 4, 1, 'C', 0, 'n'),
-		"named twice":         append(bytes.Clone(head), sectionBirth, 3, 1, 'C', 2),
-		"txid not above":      (&record{id: objectID(1), txid: 1, prev: 1}).encode(nil),
+		"empty":                nil,
+		"short":                head[:recordHeaderSize-1],
+		"no section":           head[:recordHeaderSize],
+		"wrong slot":           append([]byte{head[0] ^ 1}, head[1:]...),
+		"section too long":     append(bytes.Clone(head), sectionIdentities, 24, 1, 2),
+		"section twice":        append(bytes.Clone(head), head[recordHeaderSize:]...),
+		"sections unordered":   append(bytes.Clone(head), sectionDeletion, 0, sectionIdentities, 0),
+		"section zero":         append(bytes.Clone(head), 0, 0),
+		"identities odd":       append(bytes.Clone(head), sectionIdentities, 1, 0),
+		"identities none":      append(bytes.Clone(head), sectionIdentities, 0),
+		"deletion with bytes":  append(bytes.Clone(head), sectionDeletion, 1, 0),
+		"page size":            append(bytes.Clone(head), sectionPages, 10, 8, 0, 0, 0, 0, 0, 0, 0, 0, 0),
+		"page count":           append(bytes.Clone(head), sectionPages, 3, 12, 0x80, 0x80),
+		"birth":                append(bytes.Clone(head), sectionBirth, 2, 9, 'x'),
+		"name of none":         append(bytes.Clone(head), sectionBirth, 4, 1, 'C', 0, 'n'),
+		"named twice":          append(bytes.Clone(head), sectionBirth, 3, 1, 'C', 2),
+		"piece empty":          append(bytes.Clone(head), sectionPiece, 1, 0),
+		"piece and more":       append(bytes.Clone(head), sectionPiece, 2, 0, 9, sectionSpilled, 6, 1, 1, 0, 0, 0, 0),
+		"piece with others":    append(bytes.Clone(head), sectionDeletion, 0, sectionPiece, 2, 0, 9),
+		"spilled without diff": append(bytes.Clone(head), sectionSpilled, 6, 1, 1, 0, 0, 0, 0),
+		"spilled, no pieces":   append(bytes.Clone(noDiff), sectionSpilled, 6, 0, 1, 0, 0, 0, 0),
+		"spilled, cut":         append(bytes.Clone(noDiff), sectionSpilled, 5, 1, 1, 0, 0, 0),
+		"spilled, empty":       append(bytes.Clone(noDiff), sectionSpilled, 0),
+		"spilled, and a diff":  append(good.encode(sampleChange(1)), sectionSpilled, 6, 1, 1, 0, 0, 0, 0),
+		"txid not above":       (&record{id: objectID(1), txid: 1, prev: 1}).encode(nil),
 	} {
 		if r, err := decodeRecord(b); !errors.Is(err, errMalformedRecord) {
 			t.Errorf("%s: %+v, %v", name, r, err)
@@ -205,6 +247,8 @@ func FuzzRecord(f *testing.F) {
 	r := record{id: objectID(1), txid: 2, prev: 1, birth: &Birth{Class: "Cart", Name: "n", Named: true}, identities: []limpet.Identity{identity(1)}}
 	f.Add(r.encode(sampleChange(1)))
 	f.Add((&record{id: objectID(1), txid: 1, deleted: true}).encode(nil))
+	f.Add((&record{id: objectID(1), txid: 1, piece: &pieceSection{number: 300, diff: []byte{3, 1, 100, 'x', 0}}}).encode(nil))
+	f.Add((&record{id: objectID(1), txid: 1, pages: &pagesSection{pageSize: 512}, spilled: &spilledSection{pieces: 2, bytes: 200}}).encode(nil))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		r, err := decodeRecord(b)
 		if err != nil {
@@ -216,13 +260,18 @@ func FuzzRecord(f *testing.F) {
 		}
 		if r.pages != nil { // applied as replay does
 			_ = vfs.NewPages(vfs.NewAllocator(), r.pages.pageSize).Apply(r.pages.diff, min(r.pages.pageCount, 1000))
-			return
+		}
+		if r.piece != nil {
+			_ = vfs.NewPages(vfs.NewAllocator(), 512).Apply(r.piece.diff, 1000)
+		}
+		if r.pages != nil && len(r.pages.diff) > 0 {
+			return // what encodes a diff needs its pages
 		}
 		again, err := decodeRecord(r.encode(nil))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if diff := cmp.Diff(r, again, cmp.AllowUnexported(record{})); diff != "" {
+		if diff := cmp.Diff(r, again, allowRecord); diff != "" {
 			t.Error(diff)
 		}
 	})

@@ -29,7 +29,7 @@ import (
 // is appended: a batch that was cut can never become valid again.
 type recovery struct {
 	opt logOptions
-	fn  func(Pos, []byte) error
+	fn  func(Replayed) error
 
 	stats ReplayStats
 	tail  []*segment // from the one to append to on, open; the caller's to close
@@ -216,10 +216,10 @@ func (r *recovery) walk(number uint64, buf []byte) (off int64, reason string, er
 func (r *recovery) batch(number uint64, payload []byte) error {
 	p := Pos{localTerm, r.index}
 	at := r.pieces[len(r.pieces)-1].off
-	reason, err := eachRecord(payload, func(rec []byte) error {
+	reason, err := eachRecord(payload, func(from int, rec []byte) error {
 		r.stats.Records++
 		r.stats.Bytes += int64(len(rec))
-		return r.fn(p, rec)
+		return r.fn(Replayed{Pos: p, Rec: rec, from: from, in: r})
 	})
 	if reason != "" {
 		return r.damage(number, at, "%s", reason)
@@ -247,6 +247,24 @@ func (r *recovery) batch(number uint64, payload []byte) error {
 	}
 	r.acc = r.acc[:0]
 	return nil
+}
+
+// place implements placer for the batch that is handed over.
+func (r *recovery) place(from, size int) (p Place) {
+	for _, f := range r.pieces {
+		n := int(f.size) - frameHeaderSize
+		if from < n && size > 0 {
+			k := min(size, n-from)
+			p = append(p, extent{f.number, f.off + frameHeaderSize + int64(from), k})
+			from, size = 0, size-k
+		} else {
+			from -= n
+		}
+		if size == 0 {
+			break
+		}
+	}
+	return p
 }
 
 // mustBeUnused refuses a segment after the end of the log that is not empty.

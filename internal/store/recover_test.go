@@ -560,7 +560,7 @@ func TestRecoveryCancelled(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(cause)
 	l := newSegmentLog(opt)
-	if _, err := l.Replay(ctx, func(Pos, []byte) error { return nil }); !errors.Is(err, cause) {
+	if _, err := l.Replay(ctx, func(Replayed) error { return nil }); !errors.Is(err, cause) {
 		t.Errorf("got %v", err)
 	}
 }

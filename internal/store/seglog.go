@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -76,7 +77,7 @@ func newSegmentLog(opt logOptions) *segmentLog {
 }
 
 // Replay implements CommitLog.
-func (l *segmentLog) Replay(ctx context.Context, fn func(Pos, []byte) error) (ReplayStats, error) {
+func (l *segmentLog) Replay(ctx context.Context, fn func(Replayed) error) (ReplayStats, error) {
 	r := recovery{opt: l.opt, fn: fn}
 	stats, err := r.run(ctx)
 	if err == nil && len(r.tail) == 0 {
@@ -103,6 +104,26 @@ func (l *segmentLog) Replay(ctx context.Context, fn func(Pos, []byte) error) (Re
 	return stats, nil
 }
 
+// Reread implements CommitLog.
+func (l *segmentLog) Reread(p Place, buf []byte) ([]byte, error) {
+	buf = buf[:0]
+	for _, e := range p {
+		path := l.opt.fs.PathJoin(l.opt.dir, segmentName(e.file))
+		f, err := l.opt.fs.Open(path)
+		if err != nil {
+			return nil, fmt.Errorf("open %s: %w", path, err)
+		}
+		n := len(buf)
+		buf = slices.Grow(buf, e.size)[:n+e.size]
+		m, err := f.ReadAt(buf[n:], e.off)
+		_ = f.Close()
+		if m < e.size {
+			return nil, fmt.Errorf("read %s: %d of %d bytes at %d: %w", path, m, e.size, e.off, err)
+		}
+	}
+	return buf, nil
+}
+
 // fullError wraps the failure to prepare a segment.
 func fullError(cause error) error {
 	return fmt.Errorf("%w: cannot prepare the next segment of the commit log: %w", ErrStorageFull, cause)
@@ -118,11 +139,11 @@ func (l *segmentLog) roomLocked() int64 {
 }
 
 // Admit implements CommitLog.
-func (l *segmentLog) Admit(ctx context.Context, n int) error {
-	if err := checkRecord(n); err != nil {
+func (l *segmentLog) Admit(ctx context.Context, sizes ...int) error {
+	if err := checkRecords(sizes); err != nil {
 		return err
 	}
-	cost := recordCost(n)
+	cost := recordsCost(sizes)
 	for {
 		l.mu.Lock()
 		if l.err == nil && l.closing {
@@ -157,9 +178,9 @@ func (l *segmentLog) Admit(ctx context.Context, n int) error {
 }
 
 // Release implements CommitLog.
-func (l *segmentLog) Release(n int) {
+func (l *segmentLog) Release(sizes ...int) {
 	l.mu.Lock()
-	l.reserved -= recordCost(n)
+	l.reserved -= recordsCost(sizes)
 	l.mu.Unlock()
 }
 

@@ -35,6 +35,13 @@ type Options struct {
 	// UndurableLimit is how many bytes of commits may wait for the disk before
 	// WaitRoom waits; 0 means DefaultUndurableLimit.
 	UndurableLimit int64
+	// SpillAbove is how many bytes the record of a commit may have in memory;
+	// a larger one is written to the log in pieces of at most 1 MiB while SQLite
+	// commits. 0 means MaxRecord, which is the most.
+	SpillAbove int64
+	// MaxCommit is how many bytes of changes one commit may have; more is
+	// refused with a *LimitError. 0 means DefaultMaxCommit.
+	MaxCommit int64
 	// Fatal is called once, on a goroutine of the store, when the commit log is
 	// lost: the process is to end with exit code 4. It must not call Close.
 	// nil leaves it at broken gates.
@@ -54,6 +61,12 @@ func (o *Options) defaults() {
 	if o.UndurableLimit == 0 {
 		o.UndurableLimit = DefaultUndurableLimit
 	}
+	if o.SpillAbove == 0 {
+		o.SpillAbove = MaxRecord
+	}
+	if o.MaxCommit == 0 {
+		o.MaxCommit = DefaultMaxCommit
+	}
 }
 
 func (o *Options) validate() error {
@@ -66,6 +79,10 @@ func (o *Options) validate() error {
 		return fmt.Errorf("open store: segment size of %d bytes is not between %d and %d", o.SegmentSize, MinSegmentSize, maxSegmentSize)
 	case o.UndurableLimit < 0:
 		return fmt.Errorf("open store: undurable limit of %d bytes is negative", o.UndurableLimit)
+	case o.SpillAbove < 0 || o.SpillAbove > MaxRecord:
+		return fmt.Errorf("open store: to spill above %d bytes is not between 0 and %d", o.SpillAbove, MaxRecord)
+	case o.MaxCommit < 0:
+		return fmt.Errorf("open store: commit limit of %d bytes is negative", o.MaxCommit)
 	}
 	return nil
 }
@@ -88,8 +105,15 @@ type Store struct {
 	closed  bool
 	idents  identityRing
 
+	// Of Open.
+	spills   map[ObjectID]*spill // commits that have come in part
+	spillBuf []byte
+	reread   func(Place, []byte) ([]byte, error) // CommitLog.Reread
+	dropped  struct{ pieces, bytes int64 }
+
 	openObjects atomic.Int64
 	withData    atomic.Int64
+	spilled     atomic.Int64
 }
 
 // resident is what the store knows of an object that has data or is open. Its
@@ -167,13 +191,23 @@ func (s *Store) open(ctx context.Context) error {
 		size: s.opt.SegmentSize, undurableLimit: s.opt.UndurableLimit,
 		fatal: s.fatal, fullChanged: s.fullChanged, progress: s.progress(),
 	})
-	if s.replay, err = log.Replay(ctx, s.apply); err != nil {
+	s.log, s.reread, s.spills = log, log.Reread, map[ObjectID]*spill{}
+	s.replay, err = log.Replay(ctx, s.apply)
+	for id := range s.spills {
+		s.dropSpill(id)
+	}
+	s.replay.DroppedPieces, s.replay.DroppedBytes = s.dropped.pieces, s.dropped.bytes
+	s.spills, s.spillBuf, s.reread = nil, nil, nil
+	if err != nil {
 		return err
 	}
-	s.log = log
 	if s.replay.CutBytes > 0 {
 		s.opt.Logger.Warn("commit log: cut a batch that was being written when the process or the power ended; nothing of it was acknowledged",
 			"bytes", s.replay.CutBytes, "file", s.replay.CutFile, "offset", s.replay.CutAt)
+	}
+	if n := s.replay.DroppedPieces; n > 0 {
+		s.opt.Logger.Info("commit log: passed over pieces of large commits that were rolled back or cut short; nothing of them was acknowledged",
+			"pieces", n, "bytes", s.replay.DroppedBytes)
 	}
 	if !s.dir.LogStarted {
 		d := s.dir.clone()
@@ -215,7 +249,8 @@ func (s *Store) progress() func(segment, of int, stats *ReplayStats) {
 }
 
 // apply replays one record: the same result whenever and wherever it runs.
-func (s *Store) apply(p Pos, b []byte) error {
+func (s *Store) apply(rp Replayed) error {
+	p, b := rp.Pos, rp.Rec
 	damage := func(format string, args ...any) error {
 		return &DamageError{Reason: fmt.Sprintf(format, args...), Remedy: remedyRestore}
 	}
@@ -227,15 +262,22 @@ func (s *Store) apply(p Pos, b []byte) error {
 		return err
 	}
 	e := s.objects[r.id]
+	var had uint64
+	if e != nil {
+		had = e.txid
+	}
+	if r.txid <= had {
+		return nil // had before
+	}
+	if r.prev != had {
+		return damage("object %x: transaction %d follows %d, but the last one is %d", r.id, r.txid, r.prev, had)
+	}
+	if r.piece != nil {
+		return s.addPiece(&r, &rp)
+	}
 	if e == nil {
 		e = &resident{}
 		s.objects[r.id] = e
-	}
-	if r.txid <= e.txid {
-		return nil // had before
-	}
-	if r.prev != e.txid {
-		return damage("object %x: transaction %d follows %d, but the last one is %d", r.id, r.txid, r.prev, e.txid)
 	}
 	switch born := e.born.Load(); {
 	case r.birth != nil && born:
@@ -255,12 +297,23 @@ func (s *Store) apply(p Pos, b []byte) error {
 		if e.pages.PageSize() != p.pageSize {
 			return damage("object %x: pages of %d bytes in transaction %d, of %d bytes before", r.id, p.pageSize, r.txid, e.pages.PageSize())
 		}
-		if err := e.pages.Apply(p.diff, p.pageCount); err != nil {
+		if r.spilled != nil {
+			err = s.applySpill(e, &r)
+		} else {
+			err = e.pages.Apply(p.diff, p.pageCount)
+		}
+		if errors.Is(err, vfs.ErrMalformed) || errors.Is(err, errMalformedRecord) {
 			return damage("object %x: transaction %d: %v", r.id, r.txid, err)
+		}
+		if err != nil {
+			return err
 		}
 		if sum := e.pages.Checksum(); sum != p.checksum {
 			return damage("object %x: after transaction %d the pages have checksum %016x and must have %016x", r.id, r.txid, sum, p.checksum)
 		}
+	}
+	if len(s.spills) > 0 {
+		s.dropSpill(r.id)
 	}
 	for _, id := range r.identities {
 		s.idents.add(RecoveredIdentity{r.id, id})
@@ -397,7 +450,8 @@ type Stats struct {
 	PageBytes      int64       // of pages in use
 	ReservedBytes  int64       // of page memory, in use or not
 	UndurableBytes int64       // of commits that wait for the disk
-	Records        int64       // made durable since Open
+	Records        int64       // made durable since Open; pieces of spilled commits are records too
+	Spilled        int64       // commits since Open that were written in pieces
 	Batches        int64
 	Syncs          int64
 	LogBytes       int64 // written to segments, headers included
@@ -415,6 +469,7 @@ func (s *Store) Stats() Stats {
 	}
 	l.mu.Unlock()
 	st.Replay = s.replay
+	st.Spilled = s.spilled.Load()
 	st.Objects, st.OpenObjects = s.withData.Load(), s.openObjects.Load()
 	st.PageBytes, st.ReservedBytes = s.alloc.Bytes(), s.alloc.Reserved()
 	return st

@@ -13,24 +13,32 @@ const gap = 8
 var zeroes [MaxPageSize]byte
 
 // AppendDiff appends what turns the images before into those after to dst and
-// returns it. The format is drawn in the package documentation. An upper bound
-// of what is appended is the size of the pages plus 12 bytes each.
+// returns it. The format is drawn in the package documentation.
 func AppendDiff(dst []byte, c *Change) []byte {
 	last := uint32(0)
 	for i := range c.Pages {
-		p := &c.Pages[i]
-		head := uint64(p.Pgno-last) << 1
-		last = p.Pgno
-		before := p.Before
-		if before == nil {
-			head |= 1
-			before = zeroes[:len(p.After)]
-		}
-		dst = binary.AppendUvarint(dst, head)
-		dst = appendRanges(dst, before, p.After)
+		dst = AppendPageDiff(dst, last, &c.Pages[i])
+		last = c.Pages[i].Pgno
 	}
 	return dst
 }
+
+// AppendPageDiff appends one page of a diff; last is the number of the page
+// before it in the same diff, 0 for none. The pages of a change may be spread
+// over several diffs, which are applied one after the other.
+func AppendPageDiff(dst []byte, last uint32, p *PageChange) []byte {
+	head := uint64(p.Pgno-last) << 1
+	before := p.Before
+	if before == nil {
+		head |= 1
+		before = zeroes[:len(p.After)]
+	}
+	dst = binary.AppendUvarint(dst, head)
+	return appendRanges(dst, before, p.After)
+}
+
+// MaxDiff is an upper bound of what AppendDiff appends for c, in bytes.
+func MaxDiff(c *Change) int64 { return int64(len(c.Pages)) * int64(c.PageSize+12) }
 
 // appendRanges appends the ranges of one page and the zero that ends them.
 // len(before) == len(after), a multiple of 64.
