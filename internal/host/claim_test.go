@@ -84,6 +84,7 @@ func TestClaimTable(t *testing.T) {
 }
 
 func TestClaimRetention(t *testing.T) {
+	// SPEC F19, as DESIGN 5 has it: counted on the receiver's own clock.
 	table := newClaims(testBoot, 1<<20)
 	table.restore(key(1))
 	c2, _ := table.take(0, arrival{key: key(2)})
