@@ -91,6 +91,7 @@ func checkForeign(fs vfs.FS, dir string) error {
 		case directoryName:
 			return nil
 		case lockName, pidName, directoryName + tempSuffix: // a crash while it was made
+		case "lost+found": // the root of a volume of its own
 		default:
 			foreign = append(foreign, name)
 		}

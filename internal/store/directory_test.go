@@ -198,6 +198,13 @@ func TestDirectoryLock(t *testing.T) {
 	must(t, openStore(t, opt).Close())
 }
 
+// TestFreshVolume: the root of a new file system has a directory in it.
+func TestFreshVolume(t *testing.T) {
+	d := newCrashableDisk()
+	must(t, d.fs.MkdirAll(d.fs.PathJoin(testOptions(d).Dir, "lost+found"), 0o700))
+	must(t, openStore(t, testOptions(d)).Close())
+}
+
 // TestLockFileRemoved: another process is refused although somebody has removed
 // the lock file of a directory in use.
 func TestLockFileRemoved(t *testing.T) {
