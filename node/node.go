@@ -60,18 +60,9 @@ func Open(ctx context.Context, cfg Config) (_ *Node, err error) {
 			err = errors.Join(fmt.Errorf("open node: %w", err), n.store.Close())
 		}
 	}()
-	identities := map[string]string{}
-	for _, class := range cfg.Classes {
-		id, err := n.store.RegisterClass(class.Name(), class.Identity())
-		if err != nil {
-			return nil, err
-		}
-		for other, taken := range identities {
-			if taken == id {
-				return nil, limpet.Errorf(limpet.CodeInvalidArgument, "classes %s and %s have the same identity %q: their objects would be the same", other, class.Name(), id)
-			}
-		}
-		identities[class.Name()] = id
+	identities, err := register(n.store, cfg.Classes)
+	if err != nil {
+		return nil, err
 	}
 	recovered, complete := n.store.RecoveredIdentities()
 	claims := make([]host.Claim, len(recovered))

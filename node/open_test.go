@@ -13,6 +13,7 @@ import (
 
 	"github.com/limpet-dev/limpet"
 	"github.com/limpet-dev/limpet/internal/sim"
+	"github.com/limpet-dev/limpet/internal/store"
 	"github.com/limpet-dev/limpet/node"
 )
 
@@ -261,4 +262,33 @@ func TestCloseWithStuckHandler(t *testing.T) {
 			t.Errorf("Close again: got %v", again)
 		}
 	})
+}
+
+// TestRefusedClassesLeaveNoTrace: classes that do not fit together, or that have
+// another identity than that on record, are refused without recording anything,
+// so that the corrected program opens the directory.
+func TestRefusedClassesLeaveNoTrace(t *testing.T) {
+	disk := sim.NewDisk()
+	open := func(classes ...*limpet.Class) error {
+		n, err := node.Open(t.Context(), node.Config{Dir: "data", Classes: classes}.OnDisk(disk, 1<<20))
+		if err == nil {
+			err = n.Close()
+		}
+		return err
+	}
+	if err := open(plainClass("A"), plainClass("B", limpet.ClassID("A"))); !errors.Is(err, limpet.CodeInvalidArgument) || !strings.Contains(err.Error(), "A and B have the same identity") {
+		t.Errorf("one identity twice: %v", err)
+	}
+	if err := open(plainClass("A"), plainClass("B", limpet.ClassID("b"))); err != nil {
+		t.Errorf("corrected: %v", err)
+	}
+	if err := open(plainClass("C"), plainClass("A", limpet.ClassID("a"))); !errors.Is(err, store.ErrClassIdentity) {
+		t.Errorf("another identity than that on record: %v", err)
+	}
+	if err := open(plainClass("C", limpet.ClassID("c")), plainClass("A")); err != nil {
+		t.Errorf("corrected: %v", err)
+	}
+	if err := open(plainClass("Renamed", limpet.ClassID("c"))); err != nil {
+		t.Errorf("a class under a new name: %v", err)
+	}
 }
