@@ -262,6 +262,9 @@ func oneName(fs vfs.FS, dir string) (string, error) {
 // lockDir takes the directory for this process.
 func lockDir(fs vfs.FS, dir string) (io.Closer, error) {
 	lock, err := lockBoth(fs, dir)
+	if path, ok := errors.AsType[*os.PathError](err); ok {
+		return nil, fmt.Errorf("lock data directory %s: %w", dir, path) // it did not come to locking
+	}
 	if err != nil {
 		who := ""
 		if f, err := fs.Open(fs.PathJoin(dir, pidName)); err == nil {

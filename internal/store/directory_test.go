@@ -242,6 +242,19 @@ func TestLockFileRemoved(t *testing.T) {
 	}
 }
 
+// TestLockFails: a directory that can't be locked is not told to be in use.
+func TestLockFails(t *testing.T) {
+	opt := testOptions(newCrashableDisk())
+	opt.FS, opt.Dir = nil, t.TempDir()
+	must(t, openStore(t, opt).Close())
+	must(t, os.Remove(filepath.Join(opt.Dir, lockName)))
+	must(t, os.Mkdir(filepath.Join(opt.Dir, lockName), 0o755))
+	_, err := Open(context.Background(), opt)
+	if err == nil || errors.Is(err, ErrInUse) || !strings.Contains(err.Error(), filepath.Join(opt.Dir, lockName)+": is a directory") {
+		t.Errorf("got %v", err)
+	}
+}
+
 func TestOpenOptions(t *testing.T) {
 	d := newCrashableDisk()
 	for name, change := range map[string]func(*Options){
