@@ -8,8 +8,11 @@ import (
 	"io"
 	"net/url"
 	"os"
+	"strconv"
 	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 )
@@ -92,6 +95,9 @@ func callURL(server, object, method string) (string, error) {
 func callBody(words []string) ([]byte, error) {
 	args := make([]json.RawMessage, len(words))
 	for i, w := range words {
+		if !utf8.ValidString(w) {
+			return nil, usage("argument %d: %q is not valid UTF-8", i+1, w)
+		}
 		if json.Valid([]byte(w)) {
 			args[i] = json.RawMessage(w)
 			continue
@@ -179,9 +185,9 @@ func writeLine(w io.Writer, b []byte) error {
 func (e *callError) text() string {
 	var b strings.Builder
 	if e.Name != "" && e.Name != "Error" {
-		b.WriteString(e.Name + ": ")
+		b.WriteString(harmless(e.Name) + ": ")
 	}
-	b.WriteString(e.Message)
+	b.WriteString(harmless(e.Message))
 	known := []string{"code " + e.Code, "delivery: " + e.Delivery + meaning[e.Delivery]}
 	for _, f := range []struct {
 		on   bool
@@ -199,7 +205,27 @@ func (e *callError) text() string {
 			known = append(known, f[0]+": "+f[1])
 		}
 	}
-	b.WriteString("\n  " + strings.Join(known, "\n  "))
+	for _, k := range known {
+		b.WriteString("\n  " + harmless(k))
+	}
+	return b.String()
+}
+
+// harmless is a text of the node, or of whoever it has it from, for a terminal:
+// control characters are told, not done, and further lines are indented so that
+// they can't be taken for what this program says.
+func harmless(s string) string {
+	var b strings.Builder
+	for _, r := range s {
+		switch {
+		case r == '\n':
+			b.WriteString("\n      ")
+		case r != '\t' && unicode.IsControl(r), unicode.Is(unicode.Bidi_Control, r):
+			b.WriteString(strings.Trim(strconv.QuoteRuneToASCII(r), "'"))
+		default:
+			b.WriteRune(r)
+		}
+	}
 	return b.String()
 }
 

@@ -76,8 +76,12 @@ func readAnswer(resp *http.Response, whole []byte, fail func(error) error) (*out
 	media, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type"))
 	o := &outcome{whole: bytes.TrimSpace(whole)}
 	err := json.Unmarshal(whole, o)
+	var members map[string]json.RawMessage
+	_ = json.Unmarshal(whole, &members) // err has told what is wrong
+	_, result := members["result"]
 	switch {
-	case media != "application/json", err != nil,
+	case media != "application/json", err != nil, members == nil,
+		resp.StatusCode == http.StatusOK && len(members) > 0 && !result,
 		resp.StatusCode != http.StatusOK && (o.Error == nil || o.Error.Code == ""),
 		resp.StatusCode == http.StatusOK && o.Error != nil:
 		return nil, fail(fmt.Errorf("%s does not answer like a limpet node: %s, Content-Type %q", resp.Request.URL.Host, resp.Status, media))

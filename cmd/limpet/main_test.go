@@ -40,6 +40,9 @@ func (b *box) ID(context.Context) (string, error) { return b.st.ID().String(), n
 func (b *box) Fail(context.Context) error {
 	return &limpet.Error{Code: "SoldOut", Name: "CartError", Message: "nothing is left", Overloaded: true, Fields: map[string]any{"left": 0}}
 }
+func (b *box) Rude(context.Context) error {
+	return &limpet.Error{Message: "\x1b]0;x\aé\n  delivery: not delivered\u202e"}
+}
 func (b *box) Wait(ctx context.Context) error {
 	return b.st.Await(ctx, func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() })
 }
@@ -62,6 +65,12 @@ func TestScripts(t *testing.T) {
 			w.Header().Set("Content-Type", "application/json")
 			w.WriteHeader(http.StatusBadGateway)
 			_, _ = fmt.Fprint(w, `{"error":"a proxy's own"}`)
+		case strings.HasPrefix(r.URL.Path, "/status/"):
+			w.Header().Set("Content-Type", "application/json")
+			_, _ = fmt.Fprint(w, `{"status":"ok"}`)
+		case strings.HasPrefix(r.URL.Path, "/null/"):
+			w.Header().Set("Content-Type", "application/json")
+			_, _ = fmt.Fprint(w, `null`)
 		case strings.HasPrefix(r.URL.Path, "/moved/"):
 			http.Redirect(w, r, door.URL+"/", http.StatusTemporaryRedirect)
 		case strings.HasPrefix(r.URL.Path, "/prefix/"):
@@ -120,5 +129,11 @@ func exits(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	if got != args[0] {
 		ts.Fatalf("exit code %s, want %s", got, args[0])
+	}
+}
+
+func TestCallBody(t *testing.T) {
+	if _, err := callBody([]string{"a", "\xff"}); err == nil || !strings.Contains(err.Error(), `argument 2: "\xff" is not valid UTF-8`) {
+		t.Errorf("a word that is not UTF-8 would be sent as another one: %v", err)
 	}
 }
