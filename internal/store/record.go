@@ -55,6 +55,7 @@ type Birth struct {
 // record is one commit of one object: redo that needs nothing but the object's
 // state before.
 type record struct {
+	slot uint16 // as it is written, see checkSlot
 	id   ObjectID
 	txid uint64 // of this commit, from 1
 	prev uint64 // of the object's commit before, 0 for none
@@ -166,6 +167,15 @@ func uvarintLen(v uint64) int { return (bits.Len64(v|1) + 6) / 7 }
 // newer format.
 var errMalformedRecord = errors.New("malformed record")
 
+// checkSlot refuses a slot that is not the object's. It is not part of
+// decodeRecord since it need be done once for an object only.
+func (r *record) checkSlot() error {
+	if r.slot != SlotOf(r.id) {
+		return fmt.Errorf("%w: slot %#04x is not that of object %x", errMalformedRecord, r.slot, r.id)
+	}
+	return nil
+}
+
 // decodeRecord reads a record. What it returns points into b. A section that
 // it does not know is a *FormatError: nothing is skipped, since it could matter.
 func decodeRecord(b []byte) (r record, err error) {
@@ -175,10 +185,8 @@ func decodeRecord(b []byte) (r record, err error) {
 	if len(b) < recordHeaderSize {
 		return bad("%d bytes are too few", len(b))
 	}
+	r.slot = binary.BigEndian.Uint16(b)
 	copy(r.id[:], b[2:])
-	if slot := binary.BigEndian.Uint16(b); slot != SlotOf(r.id) {
-		return bad("slot %#04x is not that of object %x", slot, r.id)
-	}
 	b = b[recordHeaderSize:]
 	last := byte(0)
 	for len(b) > 0 {

@@ -68,6 +68,8 @@ func TestRecord(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			must(t, got.checkSlot())
+			r.slot = SlotOf(r.id)
 			if diff := cmp.Diff(r, got, allowRecord); diff != "" {
 				t.Error(diff)
 			}
@@ -143,7 +145,6 @@ func TestRecordRefused(t *testing.T) {
 		"empty":                nil,
 		"short":                head[:recordHeaderSize-1],
 		"no section":           head[:recordHeaderSize],
-		"wrong slot":           append([]byte{head[0] ^ 1}, head[1:]...),
 		"section too long":     append(bytes.Clone(head), sectionIdentities, 24, 1, 2),
 		"section twice":        append(bytes.Clone(head), head[recordHeaderSize:]...),
 		"sections unordered":   append(bytes.Clone(head), sectionDeletion, 0, sectionIdentities, 0),
@@ -205,6 +206,7 @@ func TestReplay(t *testing.T) {
 	if err != nil || s.Stats().Objects != 1 {
 		t.Fatalf("records that come again must be passed over: %v", err)
 	}
+	other := record{id: objectID(2), txid: 1, birth: birth}
 	wrongSum := sampleChange(1)
 	malformed := sampleChange(1)
 	malformed.Pages[0].Pgno = 2
@@ -216,13 +218,16 @@ func TestReplay(t *testing.T) {
 		records [][]byte
 		reason  string
 	}{
-		"gap":        {[][]byte{first.encode(nil), (&record{id: objectID(1), txid: 4, prev: 3}).encode(nil)}, "transaction 4 follows 3, but the last one is 1"},
-		"no birth":   {[][]byte{(&record{id: objectID(1), txid: 1}).encode(nil)}, "was not born"},
-		"two births": {[][]byte{first.encode(nil), (&record{id: objectID(1), txid: 2, prev: 1, birth: birth}).encode(nil)}, "born again"},
-		"checksum":   {[][]byte{first.encode(wrongSum)}, "and must have 0123456789abcdef"},
-		"diff":       {[][]byte{first.encode(malformed)}, "malformed page diff"},
-		"page size":  {[][]byte{first.encode(empty), second.encode(otherSize)}, "pages of 8192 bytes"},
-		"garbage":    {[][]byte{[]byte("garbage")}, "malformed record"},
+		"gap":                    {[][]byte{first.encode(nil), (&record{id: objectID(1), txid: 4, prev: 3}).encode(nil)}, "transaction 4 follows 3, but the last one is 1"},
+		"no birth":               {[][]byte{(&record{id: objectID(1), txid: 1}).encode(nil)}, "was not born"},
+		"two births":             {[][]byte{first.encode(nil), (&record{id: objectID(1), txid: 2, prev: 1, birth: birth}).encode(nil)}, "born again"},
+		"checksum":               {[][]byte{first.encode(wrongSum)}, "and must have 0123456789abcdef"},
+		"checksum before others": {[][]byte{first.encode(wrongSum), other.encode(nil), second.encode(nil)}, "after transaction 1 the pages"},
+		"diff":                   {[][]byte{first.encode(malformed)}, "malformed page diff"},
+		"page size":              {[][]byte{first.encode(empty), second.encode(otherSize)}, "pages of 8192 bytes"},
+		"slot":                   {[][]byte{append([]byte{first.encode(nil)[0] ^ 1}, first.encode(nil)[1:]...)}, "is not that of object"},
+		"slot later":             {[][]byte{first.encode(nil), append([]byte{second.encode(nil)[0] ^ 1}, second.encode(nil)[1:]...)}, "is not that of object"},
+		"garbage":                {[][]byte{[]byte("garbage")}, "malformed record"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := replayRecords(t, c.records...)
@@ -267,6 +272,7 @@ func FuzzRecord(f *testing.F) {
 		if r.pages != nil && len(r.pages.diff) > 0 {
 			return // what encodes a diff needs its pages
 		}
+		r.slot = SlotOf(r.id)
 		again, err := decodeRecord(r.encode(nil))
 		if err != nil {
 			t.Fatal(err)

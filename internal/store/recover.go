@@ -91,6 +91,11 @@ func (r *recovery) run(ctx context.Context) (ReplayStats, error) {
 		}
 		torn = lastNonZero(buf[off:])
 	}
+	if r.opt.verify != nil {
+		if err := r.opt.verify(); err != nil {
+			return r.stats, err
+		}
+	}
 	return r.stats, r.finish(numbers, sizes, end, torn)
 }
 

@@ -36,6 +36,9 @@ type logOptions struct {
 	// fullChanged is called when preparing a segment begins to fail, with the
 	// cause, and when it works again, with nil.
 	fullChanged func(error)
+	// verify is called when all records of a replay were given, before anything
+	// on the disk is changed; its error ends the replay. It may be nil.
+	verify func() error
 	// progress is called before each segment of a replay, from 1.
 	progress func(segment, of int, stats *ReplayStats)
 }

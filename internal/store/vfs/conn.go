@@ -74,6 +74,7 @@ func Open(p *Pages, sink Sink, opt Options) (*Conn, error) {
 			return nil, fmt.Errorf("open database: %w", err)
 		}
 	}
+	p.settle()
 	d := &theDriver
 	if err := d.register(); err != nil {
 		return nil, err

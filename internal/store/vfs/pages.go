@@ -30,6 +30,7 @@ type Pages struct {
 	sum       uint64  // of the pages after the last commit, without countSum
 	undo      []undo  // one for each dirty entry, in order of the first change
 	held      int     // pages in use, those of undo included
+	stale     bool    // some entries are
 
 	file *file // the open connection, or nil
 }
@@ -39,6 +40,7 @@ type Pages struct {
 type entry struct {
 	ref   ref // 0: a hole, which reads as zeroes
 	dirty bool
+	stale bool // sum is that of an image before: Apply changed the page since
 	sum   uint64
 }
 
@@ -73,10 +75,30 @@ func (p *Pages) PageCount() uint32 { return p.committed }
 func (p *Pages) Bytes() int64 { return int64(p.held) * int64(p.pageSize) }
 
 // Checksum returns the checksum of the database as of the last commit: the
-// XOR of one hash per page and one of the page count. It costs nothing, does
-// not depend on the history of the pages, and is stable across processes,
-// machines and versions. An empty database has 0.
-func (p *Pages) Checksum() uint64 { return p.sum ^ countSum(p.committed) }
+// XOR of one hash per page and one of the page count. It costs nothing but the
+// hashes of pages that Apply changed since the last call, does not depend on
+// the history of the pages, and is stable across processes, machines and
+// versions. An empty database has 0.
+func (p *Pages) Checksum() uint64 {
+	p.settle()
+	return p.sum ^ countSum(p.committed)
+}
+
+// settle hashes the pages that Apply changed.
+func (p *Pages) settle() {
+	if !p.stale {
+		return
+	}
+	p.stale = false
+	for i := range p.table {
+		e := &p.table[i]
+		if e.stale {
+			s := pageSum(uint32(i+1), p.view(e.ref))
+			p.sum ^= e.sum ^ s
+			e.sum, e.stale = s, false
+		}
+	}
+}
 
 // InTransaction reports whether there are changes that no commit made final.
 func (p *Pages) InTransaction() bool { return len(p.undo) > 0 || p.count != p.committed }
@@ -205,10 +227,7 @@ func (p *Pages) applyPage(d *diffReader, pgno uint32, fresh bool) {
 	for ; data != nil; pos, data, _ = d.ranges() {
 		copy(b[pos:], data)
 	}
-	e := &p.table[pgno-1]
-	p.sum ^= e.sum
-	e.sum = pageSum(pgno, b)
-	p.sum ^= e.sum
+	p.table[pgno-1].stale, p.stale = true, true
 }
 
 // Revert restores the images before the running transaction and ends the use
@@ -232,7 +251,7 @@ func (p *Pages) Release() {
 	p.restore()
 	p.cut(0)
 	p.table, p.undo, p.slabs = nil, nil, nil
-	p.count, p.committed, p.sum = 0, 0, 0
+	p.count, p.committed, p.sum, p.stale = 0, 0, 0, false
 }
 
 func (p *Pages) checkCount(pageCount uint32) error {
