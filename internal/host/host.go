@@ -252,22 +252,27 @@ func (h *Host) deliver(ctx context.Context, ev *event) error {
 		ev.entry.size += call.Runner.Size()
 	}
 	for {
-		inc, err := h.live(ev)
+		inc, ctor, err := h.live(ev)
 		if err != nil {
 			return err
 		}
-		if delivered, err := inc.deliver(ctx, ev); delivered || err != nil {
+		if delivered, err := inc.deliver(ctx, ev, ctor); delivered || err != nil {
 			return err
 		}
 	}
 }
 
 // deliver does one try; delivered is false when the incarnation has ended
-// meanwhile and nothing was done.
-func (inc *incarnation) deliver(ctx context.Context, ev *event) (delivered bool, err error) {
+// meanwhile and nothing was done. With ctor it begins to load the object.
+func (inc *incarnation) deliver(ctx context.Context, ev, ctor *event) (delivered bool, err error) {
 	h := inc.host
 	ev.inc = inc
 	inc.mu.Lock()
+	if ctor != nil {
+		// Under the lock: the constructor can't fail before ev is queued, so that
+		// ev fails with it and does not construct again.
+		h.pool.run(func() { inc.load(ctor) })
+	}
 	var now int64
 	queue := !inc.gate.free()
 	if queue {
@@ -370,8 +375,9 @@ func (h *Host) collect(ctx context.Context, ev *event) (any, error) {
 	return ev.result, nil
 }
 
-// live finds the event's object in memory or begins to load it.
-func (h *Host) live(ev *event) (*incarnation, error) {
+// live finds the event's object in memory, or enters it, and then returns the
+// event with which the caller must load it.
+func (h *Host) live(ev *event) (_ *incarnation, ctor *event, _ error) {
 	call := ev.attempt.Call
 	key := call.Object.Bytes()
 	s := &h.shards[key[0]%shards]
@@ -379,30 +385,29 @@ func (h *Host) live(ev *event) (*incarnation, error) {
 	inc := s.live[key]
 	if inc != nil && !inc.ended.Load() {
 		s.mu.Unlock()
-		return inc, nil
+		return inc, nil, nil
 	}
 	defer s.mu.Unlock()
 	switch {
 	case call.Object.IsZero():
-		return nil, refusal(call.Object, limpet.CodeInvalidArgument, "the call names no object")
+		return nil, nil, refusal(call.Object, limpet.CodeInvalidArgument, "the call names no object")
 	case call.Binding == nil || call.Binding.Class == nil:
-		return nil, refusal(call.Object, limpet.CodeInternal, "the call's namespace has no class in this process")
+		return nil, nil, refusal(call.Object, limpet.CodeInternal, "the call's namespace has no class in this process")
 	case h.draining.Load() && ev.entry.outside():
-		return nil, drainError(call.Object)
+		return nil, nil, drainError(call.Object)
 	case h.isStopped():
-		return nil, drainError(call.Object)
+		return nil, nil, drainError(call.Object)
 	case call.Existing && !h.storage.Exists(key):
-		return nil, refusal(call.Object, limpet.CodeNoSuchObject, "the object does not exist: it has no data and is not in memory")
+		return nil, nil, refusal(call.Object, limpet.CodeNoSuchObject, "the object does not exist: it has no data and is not in memory")
 	}
 	inc = newIncarnation(h, call, inc)
-	ctor := &event{inc: inc, kind: eventConstruct, parent: context.Background(), started: true}
+	ctor = &event{inc: inc, kind: eventConstruct, parent: context.Background(), started: true}
 	ctor.entry.ev, ctor.entry.internal = ctor, true
 	inc.gate.step(0, inArrive, &ctor.entry, 0)
 	s.live[key] = inc
 	h.count.Add(1)
 	h.sweepOn()
-	h.pool.run(func() { inc.load(ctor) })
-	return inc, nil
+	return inc, ctor, nil
 }
 
 // refusal is an error of a call that was not delivered.

@@ -188,6 +188,7 @@ func TestHandlerContext(t *testing.T) {
 		if want := "<nil> <nil> true 7 <nil> true"; v != want || err != nil {
 			t.Errorf("%q %v, want %q", v, err, want)
 		}
+		synctest.Wait() // the reply may be first
 		if leaked.Err() == nil || context.Cause(leaked) == nil {
 			t.Error("the context did not end with the handler")
 		}

@@ -2,6 +2,8 @@ package host
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"net/http"
 	"testing"
 
@@ -44,6 +46,25 @@ func TestDependencyDisconnects(t *testing.T) {
 			})
 		})
 	}
+}
+
+// The call that brings an object into memory is queued before the constructor
+// can fail, so that it fails with it and does not construct again.
+func TestCallFailsWithItsConstructor(t *testing.T) {
+	// SPEC C34
+	b := new(box)
+	b.construct = func(*thing) error { return errors.New("no") }
+	inBubble(t, Limits{}, oneClass(b), func(t *testing.T, w *world) {
+		for i := range 500 {
+			for _, ctx := range []context.Context{t.Context(), context.Background()} {
+				_, err := w.callOf(ctx, fmt.Sprint(i), "f", "")
+				wantError(t, err, limpet.CodeReset, limpet.DeliveryReceived)
+			}
+		}
+		if n := b.count(); n != 1000 {
+			t.Errorf("%d constructors for 1000 calls", n)
+		}
+	})
 }
 
 // A handler that breaks its response off fails as received, and is not run again.
