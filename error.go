@@ -265,12 +265,23 @@ func BreaksStub(err error) bool {
 
 // ResetError is the failure of a call whose object was reset: by abort, panic,
 // a failed constructor or a failed BlockConcurrencyWhile. It is received and
-// breaks the stub. Packages of limpet use it; programs meet the result.
+// breaks the stub. Packages of limpet use it; programs meet the result. A cause
+// whose Error panics is left out: it would panic at whoever reads the result.
 func ResetError(object ID, message string, cause error) *Error {
+	if cause != nil && !readable(cause) {
+		cause = nil
+	}
 	return &Error{
 		Code: CodeReset, Message: message, Delivery: DeliveryReceived, Reset: true,
 		ObjectID: object.String(), Cause: cause, breaksStub: true,
 	}
+}
+
+// readable reports whether err's text can be had.
+func readable(err error) (ok bool) {
+	defer func() { _ = recover() }()
+	_ = err.Error()
+	return true
 }
 
 // ByLimpet reports whether limpet itself refused the call at the object (its

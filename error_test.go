@@ -207,3 +207,20 @@ func TestResetError(t *testing.T) {
 		t.Error("BreaksStub is wrong")
 	}
 }
+
+// unreadable is an error that can't be read, as a nil pointer in an error
+// interface often can't.
+type unreadable struct{}
+
+func (unreadable) Error() string { panic("no text") }
+
+func TestResetErrorOfUnreadable(t *testing.T) {
+	e := limpet.ResetError(limpet.ID{}, "The object was reset.", unreadable{})
+	if got := e.Error(); got != "The object was reset." || e.Cause != nil {
+		t.Errorf("got %q, cause %T", got, e.Cause)
+	}
+	cause := errors.New("why")
+	if e := limpet.ResetError(limpet.ID{}, "The object was reset.", cause); !errors.Is(e, cause) {
+		t.Errorf("lost its cause: %v", e)
+	}
+}
