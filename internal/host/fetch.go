@@ -1,6 +1,7 @@
 package host
 
 import (
+	"fmt"
 	"io"
 	"maps"
 	"net/http"
@@ -147,12 +148,16 @@ func (w *responseWriter) serve(h http.Handler) (failure *limpet.Error) {
 func (w *responseWriter) Header() http.Header { return w.header }
 
 // WriteHeader hands the head over at once. A status of 1xx is ignored, except
-// 101, which is not supported.
+// 101, which is not supported; nor is one without three digits.
 func (w *responseWriter) WriteHeader(status int) {
 	w.mu.Lock()
 	switch {
 	case status == http.StatusSwitchingProtocols:
 		_ = w.refuseLocked("not supported: switching protocols (status 101) from an object")
+		w.mu.Unlock()
+		return
+	case status < 100 || status > 999: // servers panic at them
+		_ = w.refuseLocked(fmt.Sprintf("not supported: status %d from an object; a status has three digits", status))
 		w.mu.Unlock()
 		return
 	case status < 200 || w.status != 0 || w.final:

@@ -240,6 +240,8 @@ func TestFetchFails(t *testing.T) {
 			panic(http.ErrAbortHandler)
 		}, limpet.CodeApplication, "The handler aborted the response.", false, true},
 		{"switching protocols", func(_ *thing, w http.ResponseWriter, _ *http.Request) { w.WriteHeader(101) }, limpet.CodeNotSupported, "not supported: switching protocols (status 101) from an object", false, false},
+		{"no status", func(_ *thing, w http.ResponseWriter, _ *http.Request) { w.WriteHeader(1000) }, limpet.CodeNotSupported, "not supported: status 1000 from an object; a status has three digits", false, false},
+		{"status 0", func(_ *thing, w http.ResponseWriter, _ *http.Request) { w.WriteHeader(0) }, limpet.CodeNotSupported, "not supported: status 0 from an object; a status has three digits", false, false},
 		{"too short", func(_ *thing, w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Length", "5")
 			_, _ = io.WriteString(w, "abc")
