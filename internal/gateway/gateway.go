@@ -5,9 +5,11 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"encoding/json"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/limpet-dev/limpet"
@@ -202,8 +204,19 @@ func (d *door) logFailure(a *answer, b *limpet.Binding, e *limpet.Error, status 
 	d.log.LogAttrs(context.WithoutCancel(a.r.Context()), level, "request failed",
 		slog.String("requestId", body.RequestID), slog.Int("status", status),
 		slog.String("namespace", namespace), slog.String("object", body.ObjectID),
-		slog.String("code", string(body.Code)), slog.String("delivery", body.Delivery.String()),
-		slog.Int("attempts", body.Attempts), slog.String("identity", body.Identity), slog.String("error", e.Error()))
+		slog.String("code", forLog(string(body.Code))), slog.String("delivery", body.Delivery.String()),
+		slog.Int("attempts", body.Attempts), slog.String("identity", body.Identity), slog.String("error", forLog(e.Error())))
+}
+
+// maxLogText is how much of a text that a method has chosen goes into the log:
+// it may quote an argument of many MiB.
+const maxLogText = 4 << 10
+
+func forLog(s string) string {
+	if len(s) <= maxLogText {
+		return s
+	}
+	return fmt.Sprintf("%s… (%d bytes)", strings.ToValidUTF8(s[:maxLogText], ""), len(s))
 }
 
 // json writes an answer of the door itself.

@@ -484,6 +484,11 @@ func TestMethodErrors(t *testing.T) {
 		t.Errorf("fields %v", e.Fields)
 	}
 	f.call("a", "plain", "").wantError(t, 500, limpet.CodeApplication, limpet.DeliveryReceived, "just a text")
+	// What a client can make a method say does not fill the log.
+	f.call("a", "fail", `["`+strings.Repeat("é", 1<<20)+`"]`)
+	if n := len(f.log.String()); n > 16<<10 {
+		t.Errorf("the log has %d bytes", n)
+	}
 	// A method's own InvalidArgument is not the caller's.
 	f.call("a", "fail", `["InvalidArgument"]`).wantError(t, 500, limpet.CodeInvalidArgument, limpet.DeliveryReceived, "no such item")
 }
