@@ -8,8 +8,8 @@
 // Start: directory locked ─▶ log replayed ─▶ classes registered ─▶ host ─▶ engine ─▶ doors.
 // Stop (Close, or Serve on SIGTERM):
 //
-//	ready ──Drain──▶ draining ──────────────▶ drained ──Close──▶ closed
-//	                 /readyz 503               log flushed, directory unlocked
-//	                 queued calls refused, not delivered
-//	                 claimed calls get 30 s, then WaitUntil what is left
+//	open ──Drain──▶ draining ──────────────▶ drained ──Close──▶ closed
+//	                the door answers 503               log flushed, directory unlocked
+//	                queued calls refused, not delivered
+//	                claimed calls get 30 s, then WaitUntil what is left
 package node

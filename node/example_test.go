@@ -35,12 +35,10 @@ func (c *Cart) AddOne(_ context.Context, item string) (int, error) {
 	return n, c.st.KV().Put(item, n)
 }
 
-// MoveTo empties the cart into another one: a call out of an object.
-func (c *Cart) MoveTo(ctx context.Context, other string) error {
-	carts, err := limpet.NamespaceOf[*Cart](c.st, "CART")
-	if err != nil {
-		return err
-	}
+// CopyTo sets the quantities of another cart: calls out of an object. Other
+// events of this cart may run at each of them, so it reads first and changes
+// nothing of its own by what it read.
+func (c *Cart) CopyTo(ctx context.Context, other string) error {
 	quantities := map[string]int{}
 	for e, err := range c.st.KV().List(limpet.ListOptions{}) {
 		if err != nil {
@@ -52,12 +50,16 @@ func (c *Cart) MoveTo(ctx context.Context, other string) error {
 		}
 		quantities[e.Key] = n
 	}
+	carts, err := limpet.NamespaceOf[*Cart](c.st, "CART")
+	if err != nil {
+		return err
+	}
 	for item, n := range quantities {
 		if err := limpet.Do2(ctx, carts.Named(other), (*Cart).SetQuantity, item, n); err != nil {
 			return err
 		}
 	}
-	return c.st.KV().DeleteAll()
+	return nil
 }
 
 // ServeHTTP answers fetches.
@@ -103,7 +105,7 @@ func Example() {
 	fmt.Println(err, errors.Is(err, limpet.Code("NegativeQuantity")), limpet.DeliveryOf(err))
 
 	// One object calls another.
-	fmt.Println(limpet.Do1(ctx, cart, (*Cart).MoveTo, "user-456"))
+	fmt.Println(limpet.Do1(ctx, cart, (*Cart).CopyTo, "user-456"))
 	qty, err = limpet.Call1(ctx, carts.Named("user-456"), (*Cart).AddOne, "item-1")
 	fmt.Println(qty, err)
 
