@@ -5,7 +5,7 @@ import (
 	"net/http"
 )
 
-// CallKind is what a call asks of an object.
+// CallKind is what a call asks of an object. For limpet's own packages.
 type CallKind uint8
 
 // The kinds of calls (SPEC I1 counts the first two apart).
@@ -25,13 +25,13 @@ func (k CallKind) String() string {
 }
 
 // Encoded is a value in limpet's format (internal/value), as arguments and
-// results travel when they can't be handed over by assignment.
+// results travel when they can't be handed over by assignment. For limpet's own packages.
 type Encoded []byte
 
 // CallSpec is one request to one object with exactly one outcome, as a stub hands
 // it to a Caller. It is built by this package and not changed once the Caller
-// has it; several attempts may read it at the same time. Packages of limpet use
-// it; programs use stubs.
+// has it; several attempts may read it at the same time. For limpet's own
+// packages; programs use stubs.
 type CallSpec struct {
 	Kind CallKind
 	// Binding is the namespace that the stub came from.
@@ -52,7 +52,7 @@ type CallSpec struct {
 	Runner Runner
 }
 
-// Runner runs one method call.
+// Runner runs one method call. For limpet's own packages.
 type Runner interface {
 	// Run calls the method on the receiver that the class's constructor made,
 	// with arguments of its own for each attempt, and returns the result: nil
@@ -68,7 +68,7 @@ type Runner interface {
 }
 
 // Caller carries calls to objects with retries: the engine of internal/dispatch.
-// Implementations are safe for concurrent use.
+// Implementations are safe for concurrent use. For limpet's own packages.
 type Caller interface {
 	// Call makes a KindMethod call and returns what Runner.Run returned at the
 	// object, or Encoded from elsewhere. Every error is an *Error.
@@ -80,7 +80,7 @@ type Caller interface {
 }
 
 // Codec writes and reads limpet's one value format: internal/value, behind an
-// interface because this package imports nothing.
+// interface because this package imports nothing. For limpet's own packages.
 type Codec interface {
 	// Plain reports whether values of the type named by this pointer may be
 	// handed over by assignment, since they share no memory that could change.
@@ -96,8 +96,8 @@ type Codec interface {
 	Unmarshal(e Encoded, into any) error
 }
 
-// Binding is what a Resolver knows of one namespace. Packages of limpet fill
-// it; it is not changed afterwards.
+// Binding is what a Resolver knows of one namespace. It is not changed once it
+// is made. For limpet's own packages; programs hand a Resolver to NamespaceOf.
 type Binding struct {
 	// Name is the binding, such as "CART".
 	Name string
@@ -116,14 +116,14 @@ type Binding struct {
 	Origin Origin
 }
 
-// Origin is the object out of which a call is made.
+// Origin is the object out of which a call is made. For limpet's own packages.
 type Origin interface {
 	// Leave is called before anything leaves the object: an outgoing call, an
 	// outside fetch, the function of Await. It ends the running turn (commits
 	// its writes), waits until that and the identities of the object's running
-	// calls are durable, and opens the input gate (SPEC E10, H2; DESIGN 5, rule
-	// D). The context it returns is the outgoing call's: it carries the call
-	// chain. It fails with CodeNoTurn, CodeReset or a storage error; then
+	// calls are durable, and opens the input gate (SPEC E10, H2), so that a crash
+	// can't take back what others have heard of. The context it returns is the
+	// outgoing call's: it carries the call chain. It fails with CodeNoTurn, CodeReset or a storage error; then
 	// nothing may leave and Return must not be called.
 	Leave(ctx context.Context) (context.Context, error)
 	// Return takes the object again before the handler goes on. It waits as
@@ -132,7 +132,8 @@ type Origin interface {
 	Return(ctx context.Context) error
 }
 
-// Resolver finds namespaces: a *node.Node, and inside an object its *State.
+// Resolver finds namespaces, for NamespaceOf: a *node.Node, and inside an object
+// its *State.
 type Resolver interface {
 	// Binding finds a namespace by the name it is bound to. An unknown one is
 	// CodeUnknownNamespace, naming those that there are.
@@ -142,18 +143,18 @@ type Resolver interface {
 type originKey struct{}
 
 // WithOrigin returns a context for a handler of the object o: calls made with
-// it are calls made out of o.
+// it are calls made out of o. For limpet's own packages.
 func WithOrigin(ctx context.Context, o Origin) context.Context {
 	return context.WithValue(ctx, originKey{}, o)
 }
 
 // OriginKey is the key under which a handler's context holds its Origin, for
-// contexts that answer it themselves.
+// contexts that answer it themselves. For limpet's own packages.
 func OriginKey() any { return originKey{} }
 
 // OriginOf is the object out of which a call with this context and binding is
 // made, or nil: a stub that came from a State belongs to that object, else the
-// context says.
+// context says. For limpet's own packages.
 func OriginOf(ctx context.Context, b *Binding) Origin {
 	if b != nil && b.Origin != nil {
 		return b.Origin

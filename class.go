@@ -108,7 +108,8 @@ func ClassID(identity string) ClassOption {
 
 // GatedEffects states that no code of the class has an effect except through its
 // State, stubs and Await. limpet then also accepts a retry after a restart of
-// the node, since nothing of an earlier run can have been seen (DESIGN 5).
+// the node, since nothing of an earlier run can have been seen (SPEC F18; see
+// docs/GUARANTEES.md).
 // Without it such a retry of an unmarked method is refused.
 func GatedEffects() ClassOption {
 	return classOptionFunc(func(c *Class) { c.gated = true })
@@ -150,8 +151,8 @@ func (c *Class) Identity() string { return c.identity }
 // Gated is what GatedEffects set.
 func (c *Class) Gated() bool { return c.gated }
 
-// Construct makes an object's receiver; for internal/host. It runs the class's
-// constructor, which may panic.
+// Construct makes an object's receiver: it runs the class's constructor, which
+// may panic. For limpet's own packages.
 func (c *Class) Construct(s *State) (any, error) {
 	if c.construct == nil {
 		return nil, c.Err()

@@ -17,4 +17,10 @@
 // namespaces ([NamespaceOf]), typed calls ([Do1], [Call1] and their sisters),
 // what an object sees of its own state ([State]), identities ([ID]) and the one
 // error type ([Error]). A program opens a node with package node.
+//
+// Numbers such as "SPEC E27" name the rules listed in docs/spec-rules.txt. How
+// Go values are carried is told in docs/VALUES.md, the HTTP door in docs/HTTP.md.
+//
+// What is marked "For limpet's own packages" is exported because they need it;
+// programs do not, and it may change.
 package limpet

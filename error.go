@@ -58,7 +58,7 @@ const (
 	// context.DeadlineExceeded works too.
 	CodeCanceled Code = "Canceled"
 	// CodeCallCycle: a chain of calls came back to an object that blocks
-	// concurrency, so that it could never end (DESIGN 6).
+	// concurrency, so that it could never end.
 	CodeCallCycle Code = "CallCycle"
 	// CodeStorageFull: the disk has no room; the commit was not made and the
 	// object is as before the turn.
@@ -257,7 +257,8 @@ func (e *Error) Clone() *Error {
 
 // BreaksStub reports whether a call that fails with err breaks its stub: the
 // object was reset under it, and every later call on the same stub fails with
-// the same error (SPEC B5).
+// an error that tells it (SPEC B5). For limpet's own packages; programs look at
+// Stub.Err.
 func BreaksStub(err error) bool {
 	e, ok := errors.AsType[*Error](err)
 	return ok && e.breaksStub
@@ -265,8 +266,8 @@ func BreaksStub(err error) bool {
 
 // ResetError is the failure of a call whose object was reset: by abort, panic,
 // a failed constructor or a failed BlockConcurrencyWhile. It is received and
-// breaks the stub. Packages of limpet use it; programs meet the result. A cause
-// whose Error panics is left out: it would panic at whoever reads the result.
+// breaks the stub. A cause whose Error panics is left out: it would panic at
+// whoever reads the result. For limpet's own packages.
 func ResetError(object ID, message string, cause error) *Error {
 	if cause != nil && !readable(cause) {
 		cause = nil
@@ -286,7 +287,8 @@ func readable(err error) (ok bool) {
 
 // ByLimpet reports whether limpet itself refused the call at the object (its
 // arguments do not fit, the method is unknown, the result can't be carried), as
-// opposed to an error that the method returned, whatever its code.
+// opposed to an error that the method returned, whatever its code. For limpet's
+// own packages.
 func (e *Error) ByLimpet() bool { return e.byLimpet || !e.Remote }
 
 // refusal is how a Runner tells an error of limpet's from the method's own.
@@ -297,7 +299,8 @@ func (r refusal) Error() string { return r.err.Error() }
 func (r refusal) Unwrap() error { return r.err }
 
 // UnknownMethodError is the failure of a call for which the object's class has
-// no method, or whose name is reserved (SPEC B20, C30, C31).
+// no method, or whose name is reserved (SPEC B20, C30, C31). For limpet's own
+// packages.
 func UnknownMethodError(object ID, method string) *Error {
 	text := fmt.Sprintf("The RPC receiver does not implement the method %.200q.", method)
 	if _, ok := reserved[method]; ok {
@@ -346,7 +349,7 @@ type fieldsCopied struct {
 func (f fieldsCopied) Unwrap() error { return f.error }
 
 // NoFetchError is the failure of a fetch whose object's class has no http.Handler
-// (SPEC B16).
+// (SPEC B16). For limpet's own packages.
 func NoFetchError(object ID) *Error {
 	return &Error{
 		Code: CodeUnknownMethod, Delivery: DeliveryReceived, Remote: true, byLimpet: true, ObjectID: object.String(),
@@ -359,6 +362,7 @@ func NoFetchError(object ID) *Error {
 // delivery is received and Remote is set. The cause stays behind. Nothing is
 // shared with an error that a Runner of this package returned; of another, the
 // values in Fields are. An error whose own methods panic gives that as its text.
+// For limpet's own packages.
 func MethodError(object ID, err error) (out *Error) {
 	if r, ok := err.(refusal); ok { //nolint:errorlint // exactly what the Runner returned, not what the method wrapped
 		e := r.err.Clone()

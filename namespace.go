@@ -275,8 +275,8 @@ func sameCall(expr, decl, receiver reflect.Type) bool {
 	return true
 }
 
-// UnknownNamespace is the failure to find a binding among those known; for
-// implementations of Resolver.
+// UnknownNamespace is the failure to find a binding among those known. For
+// limpet's own packages.
 func UnknownNamespace(name string, known []string) *Error {
 	known = slices.Sorted(slices.Values(known))
 	has := "there are none"

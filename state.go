@@ -10,7 +10,7 @@ import (
 )
 
 // Incarnation is one life of an object in memory, as State sees it: the seam to
-// internal/host. Its methods answer CodeReset once the incarnation has ended,
+// internal/host. For limpet's own packages. Its methods answer CodeReset once the incarnation has ended,
 // and those that touch data answer CodeNoTurn while no event of the object holds
 // the turn.
 type Incarnation interface {
@@ -48,7 +48,7 @@ type Incarnation interface {
 // Only limpet makes one; methods of a zero State panic.
 type State struct{ in Incarnation }
 
-// NewState is for internal/host.
+// NewState makes a State. For limpet's own packages.
 func NewState(in Incarnation) *State { return &State{in: in} }
 
 // ID is the object's identity, with its name if it was addressed by name
@@ -276,7 +276,7 @@ type ListEntry struct {
 	codec Codec
 }
 
-// NewListEntry is for internal/host.
+// NewListEntry makes a ListEntry. For limpet's own packages.
 func NewListEntry(key string, value []byte, codec Codec) ListEntry {
 	return ListEntry{Key: key, value: value, codec: codec}
 }

@@ -2,8 +2,11 @@ package limpet
 
 import "strconv"
 
-// What a dynamic value is in Go. A value that is decoded without a Go type to
-// go by (into an any) is one of
+// Undefined is JavaScript's undefined, as Undefined{}. Nil stands for null.
+//
+// # What a dynamic value is in Go
+//
+// A value that is decoded without a Go type to go by (into an any) is one of
 //
 //	nil               JavaScript's null
 //	Undefined{}       undefined
@@ -28,8 +31,6 @@ import "strconv"
 // cycles included; for that maps, pointers and slices that are not empty count
 // as objects. SPEC B26. (Mind that package fmt does not end on a cycle of maps
 // or slices: print values from strangers as JSON, or by their parts.)
-
-// Undefined is JavaScript's undefined, as Undefined{}. Nil stands for null.
 type Undefined struct{}
 
 // String gives "undefined".

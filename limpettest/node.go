@@ -121,7 +121,8 @@ func KeepUnsynced(percent int, seed uint64) CrashOption {
 // Crash cuts the node's power: memory, and whatever was not durable, is gone.
 // Calls in flight fail, as when the connection to a machine is lost; handlers
 // that do not look at their context go on, without effect, and the test ends
-// only when they have returned. The node is down afterwards, until Restart.
+// only when they have returned. The node is down afterwards, until Restart; Crash
+// of a node that is down already fails the test at once.
 func (n *Node) Crash(opts ...CrashOption) {
 	n.t.Helper()
 	var o crashOptions
@@ -153,8 +154,8 @@ func (n *Node) Restart() {
 	}
 }
 
-// Handler is the node's HTTP door (DESIGN 10). While the node is down it answers
-// 503.
+// Handler is the node's HTTP door (docs/HTTP.md). While the node is down it
+// answers 503.
 func (n *Node) Handler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		up, _ := n.current()

@@ -124,7 +124,7 @@ func (n *Node) Binding(name string) (*limpet.Binding, error) {
 	return nil, limpet.UnknownNamespace(name, slices.Collect(maps.Keys(n.bindings)))
 }
 
-// Handler is the HTTP door (DESIGN 10), to be mounted at the root of a server.
+// Handler is the HTTP door (docs/HTTP.md), to be mounted at the root of a server.
 // It is what Serve serves.
 func (n *Node) Handler() http.Handler { return n.door }
 
