@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"reflect"
 	"slices"
+	"strings"
 	"unicode"
 )
 
@@ -47,11 +48,15 @@ func (f classOptionFunc) applyClass(c *Class) { f(c) }
 //
 // construct runs once per incarnation, before the first event, while nothing
 // else of the object runs; if it fails the object is reset and the next call
-// constructs again (SPEC C34, H7).
+// constructs again (SPEC C34, H7). It gets no context, since no one call is what
+// it runs for. For stub calls, Await and the like it takes context.Background(),
+// with a deadline of its own where it should not wait for long; whatever context
+// it takes also ends with the incarnation.
 //
-// What is wrong with the class (a method of another shape, two methods with one
-// JavaScript name, a reserved name, a mark on something that is no method) is
-// told by Err and by node.Open; NewClass never panics.
+// What is wrong with the class (a method of another shape, an argument or result
+// that can't be carried, no method at all, two methods with one JavaScript name,
+// a reserved name, a mark on something that is no method) is told by Err and by
+// node.Open; NewClass never panics.
 func NewClass[T any](name string, construct func(*State) (T, error), opts ...ClassOption) *Class {
 	c := &Class{
 		name: name, typ: reflect.TypeFor[T](),
@@ -169,6 +174,30 @@ func isNil(receiver any) bool {
 		return v.IsNil()
 	}
 	return false
+}
+
+// UnknownMethod is UnknownMethodError for the class, and names the method that
+// was meant if the name is another spelling of it. For limpet's own packages.
+func (c *Class) UnknownMethod(object ID, method string) *Error {
+	e := UnknownMethodError(object, method)
+	if _, ok := reserved[method]; ok {
+		return e
+	}
+	if m := c.meant(method); m != nil {
+		e.Message += fmt.Sprintf(" Did you mean %q?", m.Name)
+	}
+	return e
+}
+
+// meant finds the method that a name stands for in another spelling: the Go or
+// the JavaScript name, in any case.
+func (c *Class) meant(name string) *Method {
+	for _, js := range c.Methods() {
+		if m := c.methods[js]; strings.EqualFold(name, js) || strings.EqualFold(name, m.GoName) {
+			return m
+		}
+	}
+	return nil
 }
 
 // Method finds a method by its JavaScript name, or nil.
@@ -306,8 +335,41 @@ func (c *Class) readMethods() {
 		if m.Type.NumOut() == 2 {
 			method.out = m.Type.Out(0)
 		}
+		if err := method.uncarriable(); err != nil {
+			c.failCode(err.Code, "method %s: %v (limpet.Hidden(%q) keeps it off the callable ones)", m.Name, err, m.Name)
+			continue
+		}
 		c.methods[js], c.goNames[m.Name] = method, method
 	}
+	if len(c.methods) == 0 && !c.handler && len(c.errs) == 0 {
+		c.fail("%s", c.nothingToCall())
+	}
+}
+
+// nothingToCall says why no call could ever reach an object, and what to do.
+func (c *Class) nothingToCall() string {
+	t := c.typ
+	text := fmt.Sprintf("%v has no method that can be called (exported, taking a context.Context and returning an error) and no ServeHTTP", t)
+	switch p := reflect.PointerTo(t); {
+	case t.Kind() != reflect.Pointer && callable(p):
+		text += fmt.Sprintf("; %v has some: return a pointer from the constructor", p)
+	case t.Kind() == reflect.Pointer && t.Elem().Kind() == reflect.Pointer && callable(t.Elem()):
+		text += fmt.Sprintf("; %v has some: return that from the constructor", t.Elem())
+	}
+	if len(c.hidden) > 0 {
+		text += "; limpet.Hidden hides what there is"
+	}
+	return text
+}
+
+// callable reports whether calls could reach an object of type t.
+func callable(t reflect.Type) bool {
+	for i := range t.NumMethod() {
+		if m := t.Method(i); wrongShape(m.Type) == "" {
+			return true
+		}
+	}
+	return t.Implements(handlerType)
 }
 
 // wrongShape says what is wrong with a method expression's type, or nothing.

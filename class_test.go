@@ -271,6 +271,10 @@ func (*oddGen[T]) Get(context.Context) (T, error)     { var v T; return v, nil }
 func (*oddGen[T]) Put(_ context.Context, v T) error   { _ = v; return nil }
 func (g oddGen[T]) Look(context.Context) (int, error) { _ = g.v; return 6, nil }
 
+type oddHandler struct{}
+
+func (*oddHandler) ServeHTTP(http.ResponseWriter, *http.Request) {}
+
 func oddClass[T any](v T, opts ...limpet.ClassOption) *limpet.Class {
 	return limpet.NewClass("Odd", func(*limpet.State) (T, error) { return v, nil }, opts...)
 }
@@ -282,22 +286,24 @@ func TestClassOfOddTypes(t *testing.T) {
 		methods []string
 		refused string
 	}{
-		"a number":                  {oddClass(oddInt(1)), []string{"get"}, ""},
-		"a function":                {oddClass(oddFunc(func() {})), []string{"get"}, ""},
-		"a map":                     {oddClass(oddMap{}), []string{"get"}, ""},
-		"a slice":                   {oddClass(oddSlice(nil)), []string{"get"}, ""},
-		"a struct":                  {oddClass(oddStruct{}), []string{"get"}, ""},
-		"a pointer to a struct":     {oddClass(&oddStruct{}), []string{"get"}, ""},
-		"a generic type":            {oddClass(&oddGen[string]{}), []string{"get", "look", "put"}, ""},
-		"an unnamed struct":         {oddClass(struct{ oddStruct }{}), []string{"get"}, ""},
-		"int":                       {oddClass(1), nil, ""},
-		"a pointer to a pointer":    {oddClass(new(*oddStruct)), nil, ""},
-		"a pointer to int":          {oddClass(&i), nil, ""},
-		"a channel":                 {oddClass(make(chan int)), nil, ""},
-		"an interface":              {oddClass[oddAny](oddInt(1)), nil, "not the interface limpet_test.oddAny"},
-		"any":                       {oddClass[any](1), nil, "not the interface interface {}"},
-		"error":                     {oddClass[error](limpet.CodeReset), nil, "not the interface error"},
-		"a pointer to an interface": {oddClass(new(oddAny)), nil, ""},
+		"a number":                         {oddClass(oddInt(1)), []string{"get"}, ""},
+		"a function":                       {oddClass(oddFunc(func() {})), []string{"get"}, ""},
+		"a map":                            {oddClass(oddMap{}), []string{"get"}, ""},
+		"a slice":                          {oddClass(oddSlice(nil)), []string{"get"}, ""},
+		"a struct":                         {oddClass(oddStruct{}), []string{"get"}, ""},
+		"a pointer to a struct":            {oddClass(&oddStruct{}), []string{"get"}, ""},
+		"a generic type":                   {oddClass(&oddGen[string]{}), []string{"get", "look", "put"}, ""},
+		"an unnamed struct":                {oddClass(struct{ oddStruct }{}), []string{"get"}, ""},
+		"int":                              {oddClass(1), nil, "int has no method that can be called"},
+		"a pointer to a pointer":           {oddClass(new(*oddStruct)), nil, "; *limpet_test.oddStruct has some: return that from the constructor"},
+		"a pointer to int":                 {oddClass(&i), nil, "*int has no method that can be called"},
+		"a channel":                        {oddClass(make(chan int)), nil, "chan int has no method that can be called"},
+		"an interface":                     {oddClass[oddAny](oddInt(1)), nil, "not the interface limpet_test.oddAny"},
+		"any":                              {oddClass[any](1), nil, "not the interface interface {}"},
+		"error":                            {oddClass[error](limpet.CodeReset), nil, "not the interface error"},
+		"a pointer to an interface":        {oddClass(new(oddAny)), nil, "*limpet_test.oddAny has no method that can be called"},
+		"the value of a pointer's methods": {oddClass(Cart{}), nil, "; *limpet_test.Cart has some: return a pointer from the constructor"},
+		"the value of a pointer's handler": {oddClass(oddHandler{}), nil, "; *limpet_test.oddHandler has some: return a pointer from the constructor"},
 	} {
 		t.Run(what, func(t *testing.T) {
 			if c.refused != "" {
@@ -408,8 +414,9 @@ func TestHidden(t *testing.T) {
 		t.Errorf("got %v, %v", c.HasHandler(), c.Methods())
 	}
 	c = limpet.NewClass("Site", newSite, limpet.Hidden("ServeHTTP"), limpet.Hidden(others...))
-	if c.Err() != nil || c.HasHandler() {
-		t.Errorf("a hidden handler answers: %v, %v", c.Err(), c.HasHandler())
+	refusedClass(t, c.Err(), limpet.CodeInvalidArgument, "class Site", "no method that can be called", "Hidden")
+	if c.HasHandler() {
+		t.Error("a hidden handler answers")
 	}
 	c = limpet.NewClass("Cart", newCart, limpet.Retryable((*Cart).AddOne), limpet.Hidden("AddOne"))
 	refusedClass(t, c.Err(), limpet.CodeInvalidArgument, "class Cart", "AddOne")

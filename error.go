@@ -75,8 +75,17 @@ const (
 	CodeInternal Code = "Internal"
 )
 
-// Error makes a Code usable as a sentinel of errors.Is.
-func (c Code) Error() string { return "limpet: " + string(c) }
+// Error makes a Code usable as a sentinel of errors.Is. It gives the word, and
+// "limpet: " in front if the code is one of limpet's own.
+func (c Code) Error() string {
+	switch c {
+	case CodeApplication, CodeInvalidArgument, CodeUnknownNamespace, CodeUnknownMethod, CodeNoSuchObject,
+		CodeNotSupported, CodeTooLarge, CodeOverloaded, CodeDisconnected, CodeReset, CodeAlreadyReceived,
+		CodeCanceled, CodeCallCycle, CodeStorageFull, CodeStorageLost, CodeNoTurn, CodeDraining, CodeInternal:
+		return "limpet: " + string(c)
+	}
+	return string(c)
+}
 
 // Delivery is what is known about an attempt that failed: whether the object's
 // code may have run (SPEC C3).
@@ -178,7 +187,7 @@ func (e *Error) Error() string {
 	}
 	if e.Cause != nil {
 		if c := e.Cause.Error(); c != "" && !strings.Contains(msg, c) {
-			msg += ": " + c
+			msg = strings.TrimSuffix(msg, ".") + ": " + c
 		}
 	}
 	return msg

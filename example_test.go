@@ -94,5 +94,5 @@ func ExampleRetryPolicy_With() {
 	fmt.Println(err)
 	// Output:
 	// 1 2s <nil>
-	// retry.timeoutMs must be an integer between 500 and 60000, got 100ms
+	// RetryTimeout(100ms): must be whole milliseconds from 500ms to 60s
 }

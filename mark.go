@@ -40,7 +40,11 @@ func RetryableNamed(names ...string) ClassOption {
 func (c *Class) mark(option string, names []string) {
 	for _, n := range names {
 		if c.goNames[n] == nil && (n != "ServeHTTP" || !c.handler) {
-			c.fail("%s: %v has no callable method %s", option, c.typ, n)
+			text := fmt.Sprintf("%s: %v has no callable method %s", option, c.typ, n)
+			if m := c.meant(n); m != nil {
+				text += fmt.Sprintf(". Did you mean %q?", m.GoName)
+			}
+			c.fail("%s", text)
 			return
 		}
 	}

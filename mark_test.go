@@ -317,6 +317,12 @@ func TestMarksByName(t *testing.T) {
 			t.Errorf("%s: got %q, %v", what, got, c.class.Err())
 		}
 	}
+	for name, want := range map[string]string{"set": ` no callable method set. Did you mean "Set"?`, "SET": `Did you mean "Set"?`} {
+		refusedClass(t, newMarked[markBase](limpet.RetryableNamed(name)).Err(), limpet.CodeInvalidArgument, want)
+	}
+	if err := newMarked[markBase](limpet.RetryableNamed("Nope")).Err(); strings.Contains(err.Error(), "mean") {
+		t.Errorf("a guess from nothing: %v", err)
+	}
 }
 
 // A class that is a value and no pointer has only the methods of values.

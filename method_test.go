@@ -230,7 +230,7 @@ func TestMethodExpressionsRefused(t *testing.T) {
 		}, []string{"no method of interface"}},
 		{"literal for any", func() error {
 			return limpet.Do(ctx, all, func(any, context.Context) error { return nil })
-		}, []string{"no method of interface {}"}},
+		}, []string{"CART", "interface {}", "no methods", "use Stub.Invoke"}},
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			for range 2 { // a refusal is remembered too
@@ -332,7 +332,13 @@ func TestNamespaceOf(t *testing.T) {
 	_, err = limpet.NamespaceOf[Cart](node, "CART")
 	refused(t, err, limpet.CodeInvalidArgument, "CART", "limpet_test.Cart")
 	_, err = limpet.NamespaceOf[BoxAPI[int]](node, "CART")
-	refused(t, err, limpet.CodeInvalidArgument, "CART", "class Cart", "does not implement", "BoxAPI")
+	refused(t, err, limpet.CodeInvalidArgument, "CART", "class Cart", "does not implement", "BoxAPI", "it has no method Put")
+	_, err = limpet.NamespaceOf[interface {
+		AddOne(context.Context, int) (int, error)
+	}](node, "CART")
+	refused(t, err, limpet.CodeInvalidArgument, "its method AddOne is a func(*limpet_test.Cart, context.Context, string) (int, error), not a func(context.Context, int) (int, error)")
+	_, err = limpet.NamespaceOf[interface{ unexported() }](node, "CART")
+	refused(t, err, limpet.CodeInvalidArgument, "it has no method unexported")
 	if _, err = limpet.NamespaceOf[CartAPI](node, "CART"); err != nil {
 		t.Error(err)
 	}

@@ -1,6 +1,7 @@
 package limpet
 
 import (
+	"fmt"
 	"maps"
 	"reflect"
 	"slices"
@@ -52,10 +53,25 @@ func NamespaceOf[T any](r Resolver, binding string) (Namespace[T], error) {
 			return Namespace[T]{}, invalid("", "namespace %s: its class %s is a %v, not a %v", binding, b.Class.name, b.Class.typ, t)
 		}
 		if !b.Class.typ.Implements(t) {
-			return Namespace[T]{}, invalid("", "namespace %s: its class %s (%v) does not implement %v", binding, b.Class.name, b.Class.typ, t)
+			return Namespace[T]{}, invalid("", "namespace %s: its class %s (%v) does not implement %v: %s", binding, b.Class.name, b.Class.typ, t, missing(b.Class.typ, t))
 		}
 	}
 	return Namespace[T]{&namespace{binding: b, ids: newIDSpace(b.ClassIdentity), receiver: t}}, nil
+}
+
+// missing says which method keeps t from being an i.
+func missing(t, i reflect.Type) string {
+	for k := range i.NumMethod() {
+		want := i.Method(k)
+		m, ok := t.MethodByName(want.Name)
+		if !ok {
+			return "it has no method " + want.Name
+		}
+		if !sameCall(m.Type, want.Type, t) {
+			return fmt.Sprintf("its method %s is a %v, not a %v", want.Name, t.Method(m.Index).Type, want.Type)
+		}
+	}
+	return "its unexported methods are others"
 }
 
 // IDFromName is the ID of a name: the same one for the same name, class and
@@ -199,6 +215,9 @@ func (n *namespace) methodOf(m any, describe func(*methodRef, Codec)) *methodRef
 func (n *namespace) nameOf(m any, address uintptr) (string, error) {
 	if reflect.ValueOf(m).IsNil() {
 		return "", invalid("", "the method of a call is nil: pass a method expression such as (%v).Method", n.receiver)
+	}
+	if n.receiver.Kind() == reflect.Interface && n.receiver.NumMethod() == 0 {
+		return "", invalid("", "the namespace %s was taken as %v, which has no methods: use Stub.Invoke, or take it as the class's own type or an interface of its methods", n.binding.Name, n.receiver)
 	}
 	goName := n.goNameOf(reflect.TypeOf(m), address)
 	if goName == "" {

@@ -31,11 +31,11 @@ func DefaultRetryPolicy() RetryPolicy {
 // before Timeout (SPEC D21).
 func (p RetryPolicy) Validate() error {
 	if p.MaxRetries < 0 || p.MaxRetries > MaxMaxRetries {
-		return invalid("RangeError", "retry.maxRetries must be an integer between 0 and %d, got %d", MaxMaxRetries, p.MaxRetries)
+		return invalid("RangeError", "MaxRetries(%d): must be from 0 to %d", p.MaxRetries, MaxMaxRetries)
 	}
 	if p.Timeout < MinRetryTimeout || p.Timeout > MaxRetryTimeout || p.Timeout%time.Millisecond != 0 {
-		return invalid("RangeError", "retry.timeoutMs must be an integer between %d and %d, got %v",
-			MinRetryTimeout.Milliseconds(), MaxRetryTimeout.Milliseconds(), p.Timeout)
+		return invalid("RangeError", "RetryTimeout(%v): must be whole milliseconds from %v to %ds",
+			p.Timeout, MinRetryTimeout, MaxRetryTimeout/time.Second)
 	}
 	return nil
 }

@@ -2,6 +2,7 @@ package limpet
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"iter"
 	"maps"
@@ -44,6 +45,14 @@ type Incarnation interface {
 // is given back by returning, by a call through a stub or by Await, are one
 // atomic commit; whatever leaves the object afterwards waits until that commit
 // is durable (SPEC H2).
+//
+// Several goroutines of one handler may use a State at once: each operation is
+// atomic, and all of them belong to the object's running turn, whoever makes
+// them. So a Transaction takes back what others wrote meanwhile too, and when one
+// goroutine calls a stub, or Await or Sync, the object is given away for all:
+// until the object is back what the others do fails with CodeNoTurn, or falls
+// into the turn of another event that runs meanwhile. The handler must wait for
+// its goroutines before it returns; what they do later is not part of it.
 //
 // Only limpet makes one; methods of a zero State panic.
 type State struct{ in Incarnation }
@@ -117,7 +126,8 @@ func (s *State) Abort(reason error) { s.in.Abort(reason) }
 
 // KV is the key-value storage of one object. Keys are UTF-8 strings ordered by
 // their bytes; the empty key is valid (SPEC H22). Values are whatever limpet
-// carries between objects.
+// carries between objects, by copy, up to 32 MiB each. For its use by several
+// goroutines see State.
 type KV struct{ in Incarnation }
 
 // PutOption changes how one write behaves.
@@ -146,7 +156,9 @@ func putOptionsOf(opts []PutOption) (o putOptions, err error) {
 }
 
 // Get reads the value under key into the pointer, and reports whether there is
-// one; without one the pointer's target is left alone.
+// one; without one the pointer's target is left alone. A value that does not fit
+// the target is CodeInvalidArgument with found true: a null (a nil that was put)
+// fits pointers, slices, maps and interfaces, but no int and no string.
 func (kv *KV) Get(key string, into any) (found bool, err error) {
 	b, ok, err := kv.in.Get(key)
 	if err != nil || !ok {
@@ -306,16 +318,23 @@ func (kv *KV) List(o ListOptions) iter.Seq2[ListEntry, error] {
 
 func (o ListOptions) validate() error {
 	if o.Limit < 0 {
-		return invalid("TypeError", "List limit must be positive.")
+		return invalid("TypeError", "List: a Limit of %d: must not be negative; 0 means no limit", o.Limit)
 	}
 	if o.Start != "" && o.StartAfter != "" {
-		return invalid("TypeError", "list() cannot be called with both start and startAfter values.")
+		return invalid("TypeError", "List: both Start (%.64q) and StartAfter (%.64q) are given: at most one of them may be", o.Start, o.StartAfter)
 	}
 	return nil
 }
 
 func keyError(op, key string, err error) error {
 	code := CodeOf(err)
+	if over, ok := errors.AsType[interface {
+		error
+		Over() (size, limit int)
+	}](err); ok && code == CodeTooLarge {
+		size, limit := over.Over()
+		return Errorf(code, "%s %.200q: the value takes more than the limit of %d bytes: at least %d", op, key, limit, size)
+	}
 	if code == CodeInternal {
 		code = CodeInvalidArgument
 	}

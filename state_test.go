@@ -312,8 +312,8 @@ func TestKVList(t *testing.T) {
 	f.log = nil
 	for what, o := range map[string]limpet.ListOptions{
 		// SPEC H21
-		"List limit must be positive.":                                   {Limit: -1},
-		"list() cannot be called with both start and startAfter values.": {Start: "a", StartAfter: "b"},
+		"List: a Limit of -1: must not be negative; 0 means no limit":                       {Limit: -1},
+		`List: both Start ("a") and StartAfter ("b") are given: at most one of them may be`: {Start: "a", StartAfter: "b"},
 	} {
 		n := 0
 		for entry, err := range kv.List(o) {

@@ -105,7 +105,7 @@ func (s *Stub[T]) InvokeEncoded(ctx context.Context, method string, args Encoded
 // ready refuses a call that can't even be tried. The error is an *Error.
 func (s *Stub[T]) ready(ctx context.Context) error {
 	if err := s.Err(); err != nil {
-		return failed(err)
+		return unusable(err)
 	}
 	if ctx == nil {
 		return invalid("", "the context of a call is nil")
@@ -117,7 +117,8 @@ func (s *Stub[T]) ready(ctx context.Context) error {
 // the same object, as SPEC B11 to B15 say; Response.Request is then the last
 // request. The context is the request's, its URL must be absolute and says
 // nothing of where the object is. A 4xx or 5xx answer is a result, not an error
-// (SPEC B17). The caller closes the response's body.
+// (SPEC B17); the error of a call that failed is an *Error. Fetch closes
+// Request.Body, also when it fails; the caller closes the response's body.
 //
 // A request that a server received can be passed on as it is: its URL is made
 // absolute from Host and TLS.
@@ -145,7 +146,7 @@ func (s *Stub[T]) fetch(req *http.Request, follow bool) (*http.Response, error) 
 		if req.Body != nil {
 			_ = req.Body.Close() // the contract of http.RoundTripper; nothing was read
 		}
-		return nil, failed(err)
+		return nil, unusable(err)
 	}
 	c := &CallSpec{}
 	s.s.fill(c, KindFetch, "")
@@ -185,10 +186,20 @@ func (s *stub) note(err error) error {
 	return err
 }
 
-// failed is the error of a call that was not even tried. On a broken stub it is
-// the failure that broke it (SPEC B5), except that what it says of delivery is
-// about this call: nothing was sent.
-func failed(err error) error {
+// unusable is what a call through a stub with an error fails with. On a broken
+// stub that is the failure that broke it (SPEC B5), and it says so, lest it be
+// taken for news.
+func unusable(err error) *Error {
+	e := failed(err)
+	if BreaksStub(e) {
+		e.Message = e.Error() + " (this call was not made: the object was reset under an earlier one; make a fresh stub)"
+	}
+	return e
+}
+
+// failed is the error of a call that was not even tried. What it says of delivery
+// is about this call: nothing was sent.
+func failed(err error) *Error {
 	e, ok := errors.AsType[*Error](err)
 	if !ok {
 		return Errorf(CodeInternal, "%w", err).With(func(e *Error) { e.Delivery = DeliveryNone })
@@ -214,7 +225,7 @@ func (c *dynamicCall) Run(ctx context.Context, receiver any) (any, error) {
 	}
 	m := c.Binding.Class.Method(c.Method)
 	if m == nil {
-		return nil, refuse(UnknownMethodError(c.Object, c.Method))
+		return nil, refuse(c.Binding.Class.UnknownMethod(c.Object, c.Method))
 	}
 	out, err := m.call(ctx, receiver, c.args, c.Binding.Codec)
 	if err != nil || out == nil {

@@ -17,7 +17,7 @@ import (
 func TestRetryPolicyTable(t *testing.T) {
 	node := nodeOf(nil, nil)
 	ns := namespace[any](t, node)
-	const r1, r2 = "retry.maxRetries must be an integer between 0 and 10", "retry.timeoutMs must be an integer between 500 and 60000"
+	const r1, r2 = "must be from 0 to 10", "must be whole milliseconds from 500ms to 60s"
 	ms := time.Millisecond
 	id := ns.NewUniqueID()
 	for _, c := range []struct {
@@ -78,8 +78,15 @@ func TestRetryPolicyTable(t *testing.T) {
 			}
 		}
 	}
-	if e := asError(t, ns.Named("n", limpet.MaxRetries(11)).Err()); e.Name != "RangeError" || !strings.Contains(e.Error(), "11") {
-		t.Errorf("got %s %v", e.Name, e)
+	for want, option := range map[string]limpet.StubOption{
+		"MaxRetries(11): must be from 0 to 10":                                                 limpet.MaxRetries(11),
+		"RetryTimeout(0s): must be whole milliseconds from 500ms to 60s":                       limpet.RetryTimeout(0),
+		"RetryTimeout(1.000000001s): must be whole milliseconds from 500ms to 60s":             limpet.RetryTimeout(time.Second + 1),
+		"RetryTimeout(2562047h47m16.854775807s): must be whole milliseconds from 500ms to 60s": limpet.RetryTimeout(1<<63 - 1),
+	} {
+		if e := asError(t, ns.Named("n", option).Err()); e.Name != "RangeError" || e.Error() != want {
+			t.Errorf("got %s %v", e.Name, e)
+		}
 	}
 }
 
@@ -119,7 +126,7 @@ func TestRetryPolicyOfBinding(t *testing.T) {
 		}
 	}
 	node.binding.Policy = limpet.RetryPolicy{} // what a Resolver forgot is not taken for "no retries"
-	refused(t, namespace[any](t, node).Named("n").Err(), limpet.CodeInvalidArgument, "retry.timeoutMs")
+	refused(t, namespace[any](t, node).Named("n").Err(), limpet.CodeInvalidArgument, "RetryTimeout(0s)")
 }
 
 func TestDefaultRetryPolicy(t *testing.T) {
@@ -180,9 +187,9 @@ func TestResetBreaksTheStub(t *testing.T) {
 			made := node.attempts()
 			for way, call := range ways {
 				// SPEC B5: every later call fails at once with the same error,
-				// without a delivery; and so it says.
+				// without a delivery; and so it says, also in its text.
 				got := asError(t, call(stub))
-				if got.Code != limpet.CodeReset || !got.Reset || got.Error() != e.Error() || got.ObjectID != e.ObjectID || got.RequestID != e.RequestID || !errors.Is(got, cause) {
+				if got.Code != limpet.CodeReset || !got.Reset || got.Error() != e.Error()+" (this call was not made: the object was reset under an earlier one; make a fresh stub)" || got.ObjectID != e.ObjectID || got.RequestID != e.RequestID || !errors.Is(got, cause) {
 					t.Errorf("%s: got %+v, want what broke the stub", way, got)
 				}
 				if got.Delivery != limpet.DeliveryNone || got.Attempts != 0 || got.Identity != "" {
@@ -192,7 +199,7 @@ func TestResetBreaksTheStub(t *testing.T) {
 			if n := node.attempts() - made; n != 0 {
 				t.Errorf("%d calls of a broken stub were made", n)
 			}
-			if !errors.Is(stub.Err(), limpet.CodeReset) {
+			if !errors.Is(stub.Err(), limpet.CodeReset) || stub.Err().Error() != e.Error() {
 				t.Errorf("Err gives %v", stub.Err())
 			}
 			// SPEC B5: fresh stubs work, and so does one that saw nothing of it.
@@ -394,6 +401,8 @@ func TestInvoke(t *testing.T) {
 	}{
 		// SPEC C30
 		{"nope", nil, limpet.CodeUnknownMethod, []string{`The RPC receiver does not implement the method "nope".`}},
+		{"SetQuantity", nil, limpet.CodeUnknownMethod, []string{`does not implement the method "SetQuantity". Did you mean "setQuantity"?`}},
+		{"addone", nil, limpet.CodeUnknownMethod, []string{`does not implement the method "addone". Did you mean "addOne"?`}},
 		{"AddOne", []any{"i"}, limpet.CodeUnknownMethod, []string{`"AddOne"`}},
 		{"", nil, limpet.CodeUnknownMethod, []string{`""`}},
 		{"toString", nil, limpet.CodeUnknownMethod, []string{`"toString"`}},
