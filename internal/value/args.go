@@ -1,6 +1,7 @@
 package value
 
 import (
+	"fmt"
 	"reflect"
 )
 
@@ -107,7 +108,7 @@ func (a *Args) read(t reflect.Type, decode func() error) error {
 		err = fail(ErrType, "argument list has ended")
 	case a.next > a.n:
 		// Nothing is spoiled by asking for too many.
-		return ofArg(fail(ErrType, "there are only %d arguments", a.n), a.next, t)
+		return ofArg(fail(ErrType, "%s", countText(a.n, "there is only one argument", "there are only %d arguments", "there are no arguments")), a.next, t)
 	default:
 		err = decode()
 	}
@@ -156,6 +157,17 @@ func (o Options) DecodeArgs(b []byte, into ...any) error {
 	return err
 }
 
+// countText is the wording for a number of things.
+func countText(n int, one, many, none string) string {
+	switch n {
+	case 0:
+		return none
+	case 1:
+		return one
+	}
+	return fmt.Sprintf(many, n)
+}
+
 // list begins an argument list and gives its length.
 func (d *decoder) list() (int, error) {
 	t := d.token()
@@ -175,7 +187,9 @@ func (d *decoder) args(into []any) error {
 		return err
 	}
 	if n != len(into) {
-		return fail(ErrType, "%d arguments where %d are taken", n, len(into))
+		given := countText(n, "1 argument", "%d arguments", "no arguments")
+		taken := countText(len(into), "1 is taken", "%d are taken", "none is taken")
+		return fail(ErrType, "%s where %s", given, taken)
 	}
 	for i, dst := range into {
 		if err := d.arg(dst); err != nil {

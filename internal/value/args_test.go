@@ -97,6 +97,18 @@ func TestArgErrors(t *testing.T) {
 	if err := value.DecodeArgs(b, &s, &n); !errors.Is(err, value.ErrType) || err.Error() != "3 arguments where 2 are taken" {
 		t.Error(err)
 	}
+	for want, count := range map[string][2]int{
+		"1 argument where none is taken": {1, 0}, "1 argument where 2 are taken": {1, 2},
+		"no arguments where 1 is taken": {0, 1}, "2 arguments where 1 is taken": {2, 1},
+	} {
+		b, err := value.AppendArgs(nil, []any{1, 2}[:count[0]]...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := value.DecodeArgs(b, []any{&n, &n}[:count[1]]...); err == nil || err.Error() != want {
+			t.Errorf("got %v, want %s", err, want)
+		}
+	}
 	if err := value.DecodeArgs(b, &s, 1, &n); !errors.Is(err, value.ErrType) {
 		t.Error(err)
 	}

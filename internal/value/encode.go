@@ -222,7 +222,13 @@ func (e *encoder) rollback(c checkpoint) {
 	e.seen = e.seen[:c.seen]
 }
 
-func encRefuse(_ *encoder, v reflect.Value) error { return refuse(v.Type().String()) }
+func encRefuse(_ *encoder, v reflect.Value) error {
+	t := v.Type()
+	if t.Kind() == reflect.Struct && opaque(t) {
+		return refuse(t.String(), " It has only unexported fields: export those to carry, or give it MarshalText and UnmarshalText.")
+	}
+	return refuse(t.String(), "")
+}
 
 func encBool(e *encoder, v reflect.Value) error {
 	e.b = appendBool(e.b, v.Bool())
@@ -277,7 +283,7 @@ func encBigInt(e *encoder, v reflect.Value) (err error) {
 func encText(e *encoder, v reflect.Value) error {
 	m, ok := reflect.TypeAssert[encoding.TextMarshaler](v)
 	if !ok {
-		return refuse(v.Type().String())
+		return refuse(v.Type().String(), "")
 	}
 	text, err := m.MarshalText()
 	if err != nil {

@@ -80,7 +80,12 @@ type Error struct {
 	// list, and ArgType the Go type that was asked for or given there.
 	Arg     int
 	ArgType string
+	// Size and Limit are bytes, of ErrTooLarge; else 0.
+	Size, Limit int
 }
+
+// Over gives Size and Limit, for those who tell it in their own words.
+func (e *Error) Over() (size, limit int) { return e.Size, e.Limit }
 
 // Error gives argument, path and reason in one line.
 func (e *Error) Error() string {
@@ -122,16 +127,19 @@ func tooLarge(n, limit int) error {
 	if limit%(1<<20) == 0 {
 		unit = fmt.Sprintf("%dMiB", limit>>20)
 	}
-	return fail(ErrTooLarge, "Serialized RPC arguments or return values are limited to %s, but the size of this value was: %d bytes.", unit, n)
+	return &Error{
+		Reason: fmt.Sprintf("Serialized RPC arguments or return values are limited to %s, but the size of this value was: %d bytes.", unit, n),
+		Err:    ErrTooLarge, Size: n, Limit: limit,
+	}
 }
 
 func tooDeep(limit int) error {
 	return fail(ErrTooDeep, "more than %d containers are nested in each other; the limit is %d", limit, limit)
 }
 
-// refuse has the text of SPEC B27.
-func refuse(what string) error {
-	return fail(ErrType, "Could not serialize object of type %q. This type does not support serialization.", what)
+// refuse has the text of SPEC B27, and behind it why.
+func refuse(what, why string) error {
+	return fail(ErrType, "Could not serialize object of type %q. This type does not support serialization.%s", what, why)
 }
 
 // maxPath keeps the path of an error readable, and bounded for a hostile key.

@@ -94,7 +94,7 @@ func encGoError(e *encoder, v reflect.Value) error {
 	}
 	x, ok := reflect.TypeAssert[error](v)
 	if !ok {
-		return refuse(v.Type().String())
+		return refuse(v.Type().String(), "")
 	}
 	if err := e.enter(); err != nil {
 		return err

@@ -222,17 +222,17 @@ func TestRefused(t *testing.T) {
 	any1 = &any1
 	_ = hidden{}.x
 	for want, v := range map[string]any{
-		`Could not serialize object of type "chan int". This type does not support serialization.`:               make(chan int),
-		`Could not serialize object of type "func()". This type does not support serialization.`:                 func() {},
-		`Could not serialize object of type "complex128". This type does not support serialization.`:             complex(1, 2),
-		`Could not serialize object of type "uintptr". This type does not support serialization.`:                uintptr(1),
-		`Could not serialize object of type "value_test.hidden". This type does not support serialization.`:      hidden{},
-		`.Items[1].a: Could not serialize object of type "chan bool". This type does not support serialization.`: holder{Items: []map[string]any{nil, {"a": make(chan bool)}}},
-		`.Fn: Could not serialize object of type "func()". This type does not support serialization.`:            holder{Fn: func() {}},
-		`["a b"]: Could not serialize object of type "func()". This type does not support serialization.`:        map[string]any{"a b": func() {}},
-		`[1]: string is no UTF-8: byte 0xff at byte 1; carry binary data as []byte`:                              []string{"ok", "a\xffb"},
-		`string is no UTF-8: a surrogate pair at byte 1 is written as two characters`:                            "x\xed\xa0\xbd\xed\xb8\x80",
-		`[0]: time in the year 300000: a date reaches from the year -271821 to 275760`:                           []time.Time{time.Date(300000, 1, 1, 0, 0, 0, 0, time.UTC)},
+		`Could not serialize object of type "chan int". This type does not support serialization.`:                                                                                                          make(chan int),
+		`Could not serialize object of type "func()". This type does not support serialization.`:                                                                                                            func() {},
+		`Could not serialize object of type "complex128". This type does not support serialization.`:                                                                                                        complex(1, 2),
+		`Could not serialize object of type "uintptr". This type does not support serialization.`:                                                                                                           uintptr(1),
+		`Could not serialize object of type "value_test.hidden". This type does not support serialization. It has only unexported fields: export those to carry, or give it MarshalText and UnmarshalText.`: hidden{},
+		`.Items[1].a: Could not serialize object of type "chan bool". This type does not support serialization.`:                                                                                            holder{Items: []map[string]any{nil, {"a": make(chan bool)}}},
+		`.Fn: Could not serialize object of type "func()". This type does not support serialization.`:                                                                                                       holder{Fn: func() {}},
+		`["a b"]: Could not serialize object of type "func()". This type does not support serialization.`:                                                                                                   map[string]any{"a b": func() {}},
+		`[1]: string is no UTF-8: byte 0xff at byte 1; carry binary data as []byte`:                                                                                                                         []string{"ok", "a\xffb"},
+		`string is no UTF-8: a surrogate pair at byte 1 is written as two characters`:                                                                                                                       "x\xed\xa0\xbd\xed\xb8\x80",
+		`[0]: time in the year 300000: a date reaches from the year -271821 to 275760`:                                                                                                                      []time.Time{time.Date(300000, 1, 1, 0, 0, 0, 0, time.UTC)},
 		`hole outside of a []any`:                               limpet.Hole{},
 		`*interface {} leads to itself without a value between`: any1,
 		`Int16Array of 3 bytes: no whole elements of 2 bytes`:   &limpet.TypedArray{Kind: limpet.Int16Array, Data: make([]byte, 3)},
@@ -261,6 +261,8 @@ func TestRefused(t *testing.T) {
 		"object does not fit the Go type error":                                                          new(error),
 		"object does not fit the Go type []int":                                                          new([]int),
 		"object does not fit the Go type time.Time":                                                      new(time.Time),
+		"object does not fit the Go type value_test.hidden, which has only unexported fields":            new(hidden),
+		"object does not fit the Go type netip.Addr":                                                     new(netip.Addr),
 		".a: array does not fit the Go type int":                                                         new(map[string]int),
 		".a[1]: string \"x\" does not fit the Go type bool":                                              new(map[string][]bool),
 		".a: 2 elements do not fit the Go type [3]any":                                                   new(map[string][3]any),
@@ -274,6 +276,49 @@ func TestRefused(t *testing.T) {
 		err = value.Unmarshal(b, dst)
 		if !errors.Is(err, value.ErrType) || err.Error() != strings.ReplaceAll(strings.ReplaceAll(want, "[3]any", "[3]interface {}"), "type limpet.Set", "type *limpet.Set") {
 			t.Errorf("got  %v\nwant %s", err, want)
+		}
+	}
+}
+
+// What JSON has no form for arrives as a string or a number: the error tells how
+// it is written.
+func TestHints(t *testing.T) {
+	const date, bigint, bytes = ` (in JSON a date is {"$date": "2026-01-31T12:00:00Z"})`, ` (in JSON a big integer is {"$bigint": "123"})`, ` (in JSON bytes are {"$bytes": "AQI="}, in base64)`
+	for _, c := range []struct {
+		json string
+		dst  any
+		want string
+	}{
+		{`"2026-01-31"`, new(time.Time), `string "2026-01-31" does not fit the Go type time.Time` + date},
+		{`1000`, new(time.Time), `number 1000 does not fit the Go type time.Time` + date},
+		{`[{"at":"x"}]`, new([]struct {
+			At *time.Time `json:"at"`
+		}), `[0].at: string "x" does not fit the Go type time.Time` + date},
+		{`"12"`, new(*big.Int), `string "12" does not fit the Go type big.Int` + bigint},
+		{`1.5`, new(big.Int), `number 1.5 does not fit the Go type big.Int` + bigint},
+		{`"AQI="`, new([]byte), `string "AQI=" does not fit the Go type []uint8` + bytes},
+		{`7`, new([2]byte), `number 7 does not fit the Go type [2]uint8` + bytes},
+		{`"AQI="`, new([]int), `string "AQI=" does not fit the Go type []int`},
+		{`true`, new(time.Time), `boolean true does not fit the Go type time.Time`},
+	} {
+		b, err := value.FromJSON([]byte(c.json))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := value.Unmarshal(b, c.dst); err == nil || err.Error() != c.want {
+			t.Errorf("%s:\ngot  %v\nwant %s", c.json, err, c.want)
+		}
+	}
+	// What the hints say is true.
+	for text, dst := range map[string]any{
+		`{"$date": "2026-01-31T12:00:00Z"}`: new(time.Time), `{"$bigint": "123"}`: new(*big.Int), `{"$bytes": "AQI="}`: new([2]byte),
+	} {
+		b, err := value.FromJSON([]byte(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := value.Unmarshal(b, dst); err != nil {
+			t.Errorf("%s: %v", text, err)
 		}
 	}
 }

@@ -266,7 +266,7 @@ func (b planner) fillStruct(p *plan) {
 		p.fields.list = append(p.fields.list, f)
 	}
 	p.enc, p.dec = p.encStruct, p.decStruct
-	if t.NumField() == 0 || exported(t) {
+	if !opaque(t) {
 		return
 	}
 	p.enc, p.dec = encRefuse, decRefuse
@@ -277,6 +277,9 @@ func (b planner) fillStruct(p *plan) {
 		p.dec = decText
 	}
 }
+
+// opaque says that t has fields, and none that is exported.
+func opaque(t reflect.Type) bool { return t.NumField() > 0 && !exported(t) }
 
 // exported says that t has an exported field, be it one that is not carried.
 func exported(t reflect.Type) bool {

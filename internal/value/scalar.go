@@ -10,7 +10,29 @@ import (
 
 // mismatch says that t does not fit the type.
 func mismatch(t *Token, typ reflect.Type) error {
-	return fail(ErrType, "%s does not fit the Go type %s", t.describe(), typ)
+	return fail(ErrType, "%s does not fit the Go type %s%s", t.describe(), typ, hint(t, typ))
+}
+
+// hint says how the value would have been written in JSON, which has strings
+// and numbers for everything, or why nothing fits the type.
+func hint(t *Token, typ reflect.Type) string {
+	if typ.Kind() == reflect.Struct && opaque(typ) && !special(typ) && typ != timeType && !reflect.PointerTo(typ).Implements(unmarshalType) {
+		return ", which has only unexported fields"
+	}
+	switch t.Kind {
+	case KindString, KindInt, KindFloat, KindBigInt:
+	default:
+		return ""
+	}
+	switch {
+	case typ == timeType:
+		return ` (in JSON a date is {"$date": "2026-01-31T12:00:00Z"})`
+	case typ == bigIntType:
+		return ` (in JSON a big integer is {"$bigint": "123"})`
+	case (typ.Kind() == reflect.Slice || typ.Kind() == reflect.Array) && typ.Elem().Kind() == reflect.Uint8:
+		return ` (in JSON bytes are {"$bytes": "AQI="}, in base64)`
+	}
+	return ""
 }
 
 // describe tells a token to a person: kind and, if it is short, value.

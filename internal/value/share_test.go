@@ -182,6 +182,9 @@ func TestLimits(t *testing.T) {
 	if !errors.Is(err, value.ErrTooLarge) || err.Error() != want {
 		t.Errorf("got  %v\nwant %s", err, want)
 	}
+	if e, ok := errors.AsType[*value.Error](err); !ok || e.Size != value.DefaultMaxSize+1 || e.Limit != value.DefaultMaxSize {
+		t.Errorf("got %+v", e)
+	}
 	if _, err = value.Decode(append(b, 0)); !errors.Is(err, value.ErrTooLarge) || err.Error() != want {
 		t.Errorf("got  %v\nwant %s", err, want)
 	}
