@@ -12,8 +12,9 @@ const TableName = "_limpet_kv"
 
 // The statements of turns and of the key-value API, prepared once per
 // connection. Keys are blobs, so that order and equality are those of bytes.
-// REPLACE, into a table whose only index is its key, is one search and no
-// savepoint of the statement; ON CONFLICT DO UPDATE would be two and one.
+// OR REPLACE instead of the upsert deletes the row first: some 5 % faster, but
+// the page may change where the value does not, and a put that changes nothing
+// makes a record.
 const (
 	stmtBegin = iota
 	stmtCommit
@@ -33,7 +34,7 @@ var queries = [stmtCount]string{
 	stmtBegin:        "BEGIN",
 	stmtCommit:       "COMMIT",
 	stmtGet:          "SELECT value FROM " + TableName + " WHERE key=?1",
-	stmtPut:          "INSERT OR REPLACE INTO " + TableName + "(key,value) VALUES(?1,?2)",
+	stmtPut:          "INSERT INTO " + TableName + "(key,value) VALUES(?1,?2) ON CONFLICT(key) DO UPDATE SET value=excluded.value",
 	stmtDelete:       "DELETE FROM " + TableName + " WHERE key=?1",
 	stmtListFrom:     "SELECT key,value FROM " + TableName + " WHERE key>=?1 ORDER BY key",
 	stmtListFromEnd:  "SELECT key,value FROM " + TableName + " WHERE key>=?1 AND key<?2 ORDER BY key",
