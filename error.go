@@ -58,7 +58,7 @@ const (
 	// context.DeadlineExceeded works too.
 	CodeCanceled Code = "Canceled"
 	// CodeCallCycle: a chain of calls came back to an object that blocks
-	// concurrency, so that it could never end.
+	// concurrency, so that it could never end, or it has 256 calls.
 	CodeCallCycle Code = "CallCycle"
 	// CodeStorageFull: the disk has no room; the commit was not made and the
 	// object is as before the turn.

@@ -56,6 +56,7 @@ type entry struct {
 	prev     *entry
 	next     *entry
 	parent   *entry // the event that made this call, perhaps of another object; nil from outside
+	depth    int    // how many parents it has
 	ev       *event
 }
 

@@ -245,7 +245,9 @@ func (h *Host) deliver(ctx context.Context, ev *event) error {
 		return canceled(ctx, call.Object, limpet.DeliveryNone)
 	}
 	if caller := eventOf(ctx); caller != nil {
-		ev.entry.parent = &caller.entry
+		if err := ev.link(caller); err != nil {
+			return err
+		}
 	}
 	ev.entry.ev, ev.entry.size = ev, callBytes
 	if call.Runner != nil {
