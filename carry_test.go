@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"testing"
 	"time"
-	"unsafe"
 
 	"github.com/limpet-dev/limpet"
 )
@@ -66,7 +65,6 @@ func TestUncarriableTypes(t *testing.T) {
 	}{
 		{oddClass(takes[chan int]{}), limpet.CodeInvalidArgument, []string{"class Odd: method Take: its argument 2 is a chan int, which limpet does not carry"}},
 		{oddClass(gives[complex128]{}), limpet.CodeInvalidArgument, []string{"method Give: its result is a complex128"}},
-		{oddClass(takes[unsafe.Pointer]{}), limpet.CodeInvalidArgument, []string{"unsafe.Pointer"}},
 		{oddClass(gives[uintptr]{}), limpet.CodeInvalidArgument, []string{"uintptr"}},
 		{oddClass(takes[func()]{}), limpet.CodeNotSupported, []string{"method Take: not supported: func arguments; its argument 2 is a func()"}},
 		{oddClass(gives[[]func() error]{}), limpet.CodeNotSupported, []string{"not supported: func results", "[]func() error with the func() error in it"}},

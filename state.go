@@ -126,8 +126,8 @@ func (s *State) Abort(reason error) { s.in.Abort(reason) }
 
 // KV is the key-value storage of one object. Keys are UTF-8 strings ordered by
 // their bytes; the empty key is valid (SPEC H22). Values are whatever limpet
-// carries between objects, by copy, up to 32 MiB each. For its use by several
-// goroutines see State.
+// carries between objects, by copy; key and value together take up to 31 MiB.
+// For its use by several goroutines see State.
 type KV struct{ in Incarnation }
 
 // PutOption changes how one write behaves.
