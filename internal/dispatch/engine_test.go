@@ -803,3 +803,12 @@ func TestClose(t *testing.T) {
 		})
 	}
 }
+
+func TestClosedText(t *testing.T) {
+	for _, d := range []limpet.Delivery{limpet.DeliveryNone, limpet.DeliveryUncertain, limpet.DeliveryReceived} {
+		e := closed(d)
+		if n := strings.Count(e.Error(), "the node is closing"); n != 1 || !errors.Is(e, errClosed) {
+			t.Errorf("%s: says it %d times: %v", d, n, e)
+		}
+	}
+}

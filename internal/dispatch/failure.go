@@ -8,11 +8,11 @@ import (
 )
 
 // errClosed is the cause of cancelled attempts when the engine is closed.
-var errClosed = errors.New("limpet: the node is closing")
+var errClosed = errors.New("the node is closing")
 
 // errCutoff is the cause of a retry's cancelled context when the retry timeout
 // is over (SPEC E31).
-var errCutoff = errors.New("limpet: the retry timeout has passed")
+var errCutoff = errors.New("the retry timeout has passed")
 
 // asError is err as the *limpet.Error it is, wraps, or becomes. The result may
 // be shared and must not be changed.
@@ -80,7 +80,7 @@ func closed(d limpet.Delivery) *limpet.Error {
 		}
 	}
 	return &limpet.Error{
-		Code: limpet.CodeCanceled, Message: "the node closed while the call ran", Delivery: d, Cause: errClosed,
+		Code: limpet.CodeCanceled, Message: "the node is closing: the call was ended while it ran", Delivery: d, Cause: errClosed,
 	}
 }
 
