@@ -48,13 +48,23 @@ func errText(err error) string {
 // failureReset is the reset by a constructor or BlockConcurrencyWhile that
 // failed: class, message and fields are the error's own (SPEC C34, C35); the
 // code is CodeReset and the delivery received whatever the error says (C23).
-func (inc *incarnation) failureReset(err error) *limpet.Error {
-	e := limpet.ResetError(inc.id, err.Error(), err)
+// The cause says where it came from.
+func (inc *incarnation) failureReset(err error, where string) *limpet.Error {
+	e := limpet.ResetError(inc.id, err.Error(), &failedIn{where, err})
 	if own, ok := errors.AsType[*limpet.Error](err); ok {
 		e.Name, e.Fields = own.Name, own.Clone().Fields
 	}
 	return e
 }
+
+// failedIn says which code of an object failed, behind the error's own text.
+type failedIn struct {
+	where string
+	err   error
+}
+
+func (f *failedIn) Error() string { return "in " + f.where }
+func (f *failedIn) Unwrap() error { return f.err }
 
 // storageReset is the reset by a commit that failed: what the object has in
 // memory does not fit its data any more (SPEC C38, H2).

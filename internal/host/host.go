@@ -400,7 +400,7 @@ func (h *Host) live(ev *event) (_ *incarnation, ctor *event, _ error) {
 	case h.isStopped():
 		return nil, nil, drainError(call.Object)
 	case call.Existing && !h.storage.Exists(key):
-		return nil, nil, refusal(call.Object, limpet.CodeNoSuchObject, "the object does not exist: it has no data and is not in memory")
+		return nil, nil, refusal(call.Object, limpet.CodeNoSuchObject, "the object "+labelOf(call.Binding.Class, call.Object)+" does not exist: it has no data and is not in memory")
 	}
 	inc = newIncarnation(h, call, inc)
 	ctor = &event{inc: inc, kind: eventConstruct, parent: context.Background(), started: true}

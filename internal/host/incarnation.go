@@ -1,6 +1,7 @@
 package host
 
 import (
+	"fmt"
 	"net/http"
 	"sync"
 	"sync/atomic"
@@ -56,11 +57,13 @@ func newIncarnation(h *Host, call *limpet.CallSpec, prev *incarnation) *incarnat
 }
 
 // label names the object for people: its class, and its name or ID.
-func (inc *incarnation) label() string {
-	if name, ok := inc.id.Name(); ok {
-		return inc.class.Name() + "/" + name
+func (inc *incarnation) label() string { return labelOf(inc.class, inc.id) }
+
+func labelOf(class *limpet.Class, id limpet.ID) string {
+	if name, ok := id.Name(); ok {
+		return class.Name() + "/" + name
 	}
-	return inc.class.Name() + "/id:" + inc.id.String()
+	return class.Name() + "/id:" + id.String()
 }
 
 // load opens the object's data and runs the constructor, as the first event: the
@@ -110,7 +113,7 @@ func (inc *incarnation) handle(ev *event) (any, *limpet.Error) {
 		return nil, err
 	}
 	if m == nil { // a missing handler has claimed nevertheless (SPEC F11)
-		e := limpet.UnknownMethodError(inc.id, call.Method)
+		e := inc.class.UnknownMethod(inc.id, call.Method)
 		if reservedMethods[call.Method] {
 			e.Message = "'" + call.Method + "' is a reserved method and cannot be called over RPC."
 		}
@@ -131,7 +134,7 @@ func (inc *incarnation) construct(ev *event) *limpet.Error {
 	inc.mu.Unlock()
 	r, err := inc.class.Construct(limpet.NewState(inc))
 	if err != nil {
-		e := inc.failureReset(err)
+		e := inc.failureReset(err, "the constructor of class "+inc.class.Name())
 		inc.reset(e)
 		return e
 	}
@@ -216,7 +219,7 @@ func (inc *incarnation) blockLimit(n int) {
 	out := inc.gate.step(inc.host.now(), inBlockLimit, nil, n)
 	inc.mu.Unlock()
 	if out.verdict == blockedTooLong {
-		e := inc.resetError(nil, "%s", textBlocked)
+		e := inc.resetError(fmt.Errorf("a function given to State.BlockConcurrencyWhile may take %v", inc.gate.limits.block), "%s", textBlocked)
 		e.Overloaded = true
 		inc.reset(e)
 	}

@@ -297,8 +297,16 @@ func TestCallsInAwait(t *testing.T) {
 		put(th.st, "n", 4)
 		self := th.self()
 		err = th.st.Await(ctx, func(ctx context.Context) error {
-			if err := th.st.Await(ctx, func(context.Context) error { return nil }); !errors.Is(err, limpet.CodeNoTurn) {
-				t.Errorf("Await in Await: %v", err)
+			nested := th.st.Await(ctx, func(context.Context) error { return nil })
+			_, read := th.st.KV().Has("n")
+			for what, err := range map[string]error{
+				"Await": nested, "Has": read, "Put": th.st.KV().Put("n", 5), "Sync": th.st.Sync(ctx),
+				"BlockConcurrencyWhile": th.st.BlockConcurrencyWhile(ctx, func(context.Context) error { return nil }),
+			} {
+				if !errors.Is(err, limpet.CodeNoTurn) || !strings.Contains(err.Error(), "Await") ||
+					!strings.Contains(err.Error(), "the object is given away: read before it and write after it") {
+					t.Errorf("%s in Await: %v", what, err)
+				}
 			}
 			var err error
 			v, err = limpet.Call2(ctx, self, (*thing).Do, "get", "n")
@@ -450,7 +458,7 @@ func TestNoTurn(t *testing.T) {
 			"block": st.BlockConcurrencyWhile(context.Background(), func(context.Context) error { return nil }),
 			"sync":  st.Sync(context.Background()),
 		} {
-			if !errors.Is(err, limpet.CodeNoTurn) || !strings.Contains(err.Error(), "WaitUntil") {
+			if !errors.Is(err, limpet.CodeNoTurn) || !strings.Contains(err.Error(), "WaitUntil") || strings.Contains(err.Error(), "inside Await") {
 				t.Errorf("%s: %v, want no turn and the name of WaitUntil", name, err)
 			}
 		}

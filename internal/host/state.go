@@ -50,7 +50,7 @@ func (inc *incarnation) enter() (Object, error) {
 		return nil, inc.cause
 	case inc.gate.holder == nil:
 		inc.storage.Unlock()
-		return nil, inc.noTurn()
+		return nil, inc.noTurnNow()
 	}
 	return inc.data, nil
 }
@@ -231,7 +231,7 @@ func (inc *incarnation) eventFor(ctx context.Context) (*event, error) {
 		if inc.ended.Load() {
 			return nil, inc.cause
 		}
-		return nil, inc.noTurn() // the function of an Await has given it away
+		return nil, inc.noTurnInAwait()
 	}
 	if ev := eventOf(ctx); ev != nil && ev.inc == inc {
 		return ev, nil
@@ -242,7 +242,7 @@ func (inc *incarnation) eventFor(ctx context.Context) (*event, error) {
 	case inc.gate.ended:
 		return nil, inc.cause
 	case inc.gate.holder == nil:
-		return nil, inc.noTurn()
+		return nil, inc.noTurnNow()
 	}
 	return inc.gate.holder.ev, nil
 }
@@ -285,8 +285,8 @@ func (inc *incarnation) BlockConcurrencyWhile(ctx context.Context, fn func(conte
 		return inc.cause
 	}
 	if !inc.block(ev) {
-		inc.mu.Unlock()
-		return inc.noTurn()
+		defer inc.mu.Unlock()
+		return inc.noTurnNow()
 	}
 	inc.mu.Unlock()
 
@@ -308,7 +308,7 @@ func (inc *incarnation) BlockConcurrencyWhile(ctx context.Context, fn func(conte
 		return inc.cause
 	}
 	if r.err != nil {
-		inc.reset(inc.failureReset(r.err)) // SPEC C35: also if the handler would go on
+		inc.reset(inc.failureReset(r.err, "a function given to State.BlockConcurrencyWhile")) // SPEC C35: also if the handler would go on
 		return inc.cause
 	}
 	return inc.asideOutcome("a function given to BlockConcurrencyWhile", r)
@@ -395,7 +395,7 @@ func (inc *incarnation) WaitUntil(fn func(context.Context) error) {
 	if inc.gate.ended || holder == nil {
 		err := inc.cause
 		if err == nil {
-			err = inc.noTurn()
+			err = inc.noTurnNow()
 		}
 		inc.host.log.Error("WaitUntil was called too late: its function does not run", "object", inc.label(), "error", err)
 		return

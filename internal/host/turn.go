@@ -300,6 +300,22 @@ func (inc *incarnation) noTurn() *limpet.Error {
 		"the State of %s was used while no event of the object holds the turn; work that goes on after a handler has returned belongs into State.WaitUntil", inc.label())
 }
 
+// noTurnNow is noTurn, and knows that an event of the object may have been the
+// user. inc.mu is held.
+func (inc *incarnation) noTurnNow() *limpet.Error {
+	if len(inc.gate.running) == 0 {
+		return inc.noTurn()
+	}
+	return inc.newError(limpet.CodeNoTurn, limpet.DeliveryNone,
+		"the State of %s was used while no event of the object holds the turn; inside Await (and while a call through a stub or Sync runs) the object is given away: read before it and write after it; work that goes on after a handler has returned belongs into State.WaitUntil", inc.label())
+}
+
+// noTurnInAwait refuses a use of the State by the function of an Await.
+func (inc *incarnation) noTurnInAwait() *limpet.Error {
+	return inc.newError(limpet.CodeNoTurn, limpet.DeliveryNone,
+		"the State of %s was used inside State.Await, where the object is given away: read before it and write after it", inc.label())
+}
+
 // inTransaction refuses to give the object away inside Transaction.
 func (inc *incarnation) inTransaction(what string) *limpet.Error {
 	return inc.newError(limpet.CodeInvalidArgument, limpet.DeliveryNone,
