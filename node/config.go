@@ -26,7 +26,9 @@ type Config struct {
 	Classes []*limpet.Class
 	// Namespaces binds classes to names, such as "CART", and sets defaults for
 	// their stubs. A class that none of them names is bound to its own name in
-	// upper snake case: ChatRoom to CHAT_ROOM.
+	// upper snake case: ChatRoom to CHAT_ROOM; one that is named here has only
+	// the bindings that are given here. Two bindings of one class lead to the
+	// same objects.
 	Namespaces map[string]Namespace
 	// IdleTimeout is how long an object without an event stays in memory; 0
 	// means 10 s (SPEC H60).
@@ -125,8 +127,15 @@ func (c *Config) validate() error {
 			errs = append(errs, fmt.Errorf("namespace %s: %w", binding, err))
 		}
 	}
-	if c.IdleTimeout < 0 || c.DrainTimeout < 0 || c.MaxBody < 0 {
-		bad("IdleTimeout, DrainTimeout and MaxBody must not be negative")
+	const negative = "Config.%s is %v: must not be negative; 0 means the default"
+	if c.IdleTimeout < 0 {
+		bad(negative, "IdleTimeout", c.IdleTimeout)
+	}
+	if c.DrainTimeout < 0 {
+		bad(negative, "DrainTimeout", c.DrainTimeout)
+	}
+	if c.MaxBody < 0 {
+		bad(negative, "MaxBody", c.MaxBody)
 	}
 	return errors.Join(errs...)
 }

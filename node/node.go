@@ -139,8 +139,10 @@ func (n *Node) Evict(id limpet.ID) bool { return n.host.Evict(id) }
 // Drain stops the node's work: calls that have not started are refused, not
 // delivered; those that run get Config.DrainTimeout, and functions of WaitUntil
 // what is left of it. It returns when all have ended, or with an error that says
-// at how many objects something still runs. The node then only waits for Close.
-// The door answers 503.
+// at how many objects something still runs: at the end of the drain timeout, or of
+// ctx. The node then only waits for Close: what still runs goes on until that, and
+// nothing new begins. Draining again waits in the same way, with a drain timeout
+// of its own. The door answers 503.
 func (n *Node) Drain(ctx context.Context) error {
 	n.draining.Store(true)
 	ctx, cancel := context.WithCancelCause(ctx)

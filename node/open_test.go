@@ -56,7 +56,11 @@ func TestOpenRefuses(t *testing.T) {
 				},
 				IdleTimeout: -1,
 			},
-			[]string{"class V: method Sum is variadic", "class A: RetryableNamed: ", "Pong", `namespace X: there is no class "Nobody"`, "namespace Y: ", "maxRetries", "IdleTimeout"},
+			[]string{"class V: method Sum is variadic", "class A: RetryableNamed: ", "Pong", `namespace X: there is no class "Nobody"`, "namespace Y: ", "MaxRetries(11)", "Config.IdleTimeout is -1ns: must not be negative"},
+		},
+		"negative limits": {
+			node.Config{Classes: []*limpet.Class{plainClass("A")}, DrainTimeout: -time.Second, MaxBody: -5},
+			[]string{"Config.DrainTimeout is -1s: must not be negative", "Config.MaxBody is -5: must not be negative"},
 		},
 		"a bad binding": {
 			node.Config{Classes: []*limpet.Class{plainClass("A")}, Namespaces: map[string]node.Namespace{"a/b": {Class: "A"}}},

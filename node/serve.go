@@ -30,6 +30,9 @@ const (
 //
 // ready, if not nil, is called once when calls can come.
 //
+// ctx bounds how long Serve serves, and nothing else: its deadline and values do
+// not reach the calls, and draining takes what it takes after ctx has ended.
+//
 // Serve returns nil when ctx ended it, also if calls had to be ended after
 // Config.DrainTimeout (which is logged), else what went wrong: an error of Open,
 // of listening or of closing.

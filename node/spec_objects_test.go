@@ -41,6 +41,8 @@ func (n *named) PutWrong(_ context.Context, what string) error {
 		}
 	case "large":
 		return n.st.KV().Put("k", make([]byte, 31<<20))
+	case "larger":
+		return n.st.KV().Put("k", make([]byte, 32<<20))
 	}
 	return errors.New("the test knows no " + what)
 }
@@ -124,8 +126,9 @@ func TestStorageRefusals(t *testing.T) {
 		"undefined": {limpet.CodeInvalidArgument, "TypeError", "put() called with undefined value."},
 		"function":  {limpet.CodeInvalidArgument, "", `put "k"`},
 		"key":       {limpet.CodeInvalidArgument, "TypeError", "not valid UTF-8"},
-		"list":      {limpet.CodeInvalidArgument, "TypeError", "List limit must be positive."},
+		"list":      {limpet.CodeInvalidArgument, "TypeError", "Limit of -1: must not be negative"},
 		"large":     {limpet.CodeTooLarge, "", "limit"},
+		"larger":    {limpet.CodeTooLarge, "", `put "k": the value takes more than the limit of 33554432 bytes: at least 3355443`},
 	} {
 		err := limpet.Do1(t.Context(), stub, (*named).PutWrong, what)
 		e, ok := errors.AsType[*limpet.Error](err)
@@ -166,7 +169,7 @@ func TestExistingOnDisk(t *testing.T) {
 		_, err := limpet.Call(t.Context(), ns.Existing(visited.ID()), (*named).WhoAmI)
 		e, ok := errors.AsType[*limpet.Error](err)
 		if !ok || e.Code != limpet.CodeNoSuchObject || e.Delivery != limpet.DeliveryNone || e.Attempts != 1 ||
-			!strings.Contains(e.Message, "does not exist") {
+			!strings.Contains(e.Message, "the object Named/visited does not exist") {
 			t.Errorf("an object without data: %+v", err)
 		}
 	}
