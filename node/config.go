@@ -4,11 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"strings"
 	"time"
 	"unicode"
 
 	"github.com/limpet-dev/limpet"
+	"github.com/limpet-dev/limpet/internal/dispatch"
 	"github.com/limpet-dev/limpet/internal/store"
 )
 
@@ -54,6 +56,8 @@ type Config struct {
 
 	disk        store.FS
 	segmentSize int64
+	network     func(dispatch.Transport) dispatch.Transport
+	random      rand.Source
 }
 
 // ExitLogFailed is the exit code of a process whose commit log failed.
@@ -72,6 +76,15 @@ type Namespace struct {
 // segments of another size than 64 MiB (0). It is for limpettest.
 func (c Config) OnDisk(disk store.FS, segmentSize int64) Config {
 	c.disk, c.segmentSize = disk, segmentSize
+	return c
+}
+
+// OnNetwork is the configuration with something between callers and objects: wrap
+// is given the way to the node's objects at Open, and what it returns is how the
+// node's own calls reach them. random makes identities and backoffs, as in
+// dispatch.Config. It is for limpettest.
+func (c Config) OnNetwork(wrap func(dispatch.Transport) dispatch.Transport, random rand.Source) Config {
+	c.network, c.random = wrap, random
 	return c
 }
 

@@ -26,6 +26,7 @@ type Node struct {
 	store    *store.Store
 	host     *host.Host
 	engine   *dispatch.Engine
+	calls    dispatch.Counters
 	bindings map[string]*limpet.Binding
 	door     http.Handler
 
@@ -78,7 +79,11 @@ func Open(ctx context.Context, cfg Config) (_ *Node, err error) {
 	if err != nil {
 		return nil, err
 	}
-	n.engine = dispatch.New(dispatch.Config{Router: localRouter{n.host}, Clock: cfg.Clock})
+	var objects dispatch.Transport = n.host
+	if cfg.network != nil {
+		objects = cfg.network(objects)
+	}
+	n.engine = dispatch.New(dispatch.Config{Router: localRouter{objects}, Clock: cfg.Clock, Rand: cfg.random, Observer: &n.calls})
 	byName := map[string]*limpet.Class{}
 	for _, class := range cfg.Classes {
 		byName[class.Name()] = class
@@ -100,10 +105,10 @@ func Open(ctx context.Context, cfg Config) (_ *Node, err error) {
 }
 
 // localRouter finds every object in this process.
-type localRouter struct{ host *host.Host }
+type localRouter struct{ objects dispatch.Transport }
 
 func (r localRouter) Route(context.Context, *limpet.CallSpec) (dispatch.Transport, error) {
-	return r.host, nil
+	return r.objects, nil
 }
 
 func (n *Node) fatal(err error) {

@@ -93,15 +93,17 @@ type Claim struct {
 
 // Stats counts since the host was made.
 type Stats struct {
-	Loads          uint64 // incarnations that were given their data
-	Resets         uint64
-	Evictions      uint64
-	Overloads      uint64 // calls refused as overloaded
-	GateWaits      uint64 // outputs that had to wait for the log
-	ClaimsTaken    uint64
-	ClaimsRejected uint64
-	Live           int // incarnations in memory
-	QueuedBytes    int64
+	Loads       uint64 // incarnations that were given their data
+	Resets      uint64
+	Evictions   uint64
+	Overloads   uint64 // calls refused as overloaded
+	GateWaits   uint64 // outputs that had to wait for the log
+	ClaimsTaken uint64
+	// ClaimsTakenMarked are those of ClaimsTaken whose handlers are marked.
+	ClaimsTakenMarked uint64
+	ClaimsRejected    uint64
+	Live              int // incarnations in memory
+	QueuedBytes       int64
 }
 
 // shards of the table of live objects; a power of two.
@@ -134,7 +136,7 @@ type Host struct {
 	claims  *claims
 
 	stats struct {
-		loads, resets, evictions, overloads, gateWaits, claimsTaken, claimsRejected atomic.Uint64
+		loads, resets, evictions, overloads, gateWaits, claimsTaken, claimsTakenMarked, claimsRejected atomic.Uint64
 	}
 
 	shards [shards]struct {
@@ -188,10 +190,11 @@ func (h *Host) Boot() dispatch.Boot { return h.boot }
 
 // Stats reads the counters.
 func (h *Host) Stats() Stats {
+	marked := h.stats.claimsTakenMarked.Load() // before ClaimsTaken, which is never less
 	return Stats{
 		Loads: h.stats.loads.Load(), Resets: h.stats.resets.Load(), Evictions: h.stats.evictions.Load(),
 		Overloads: h.stats.overloads.Load(), GateWaits: h.stats.gateWaits.Load(),
-		ClaimsTaken: h.stats.claimsTaken.Load(), ClaimsRejected: h.stats.claimsRejected.Load(),
+		ClaimsTaken: h.stats.claimsTaken.Load(), ClaimsTakenMarked: marked, ClaimsRejected: h.stats.claimsRejected.Load(),
 		Live: int(h.count.Load()), QueuedBytes: h.queued.Load(),
 	}
 }
@@ -462,6 +465,9 @@ func (h *Host) takeClaim(a arrival) (*claim, ruling) {
 	h.claimMu.Unlock()
 	if r == taken {
 		h.stats.claimsTaken.Add(1)
+		if a.marked {
+			h.stats.claimsTakenMarked.Add(1)
+		}
 	} else {
 		h.stats.claimsRejected.Add(1)
 	}

@@ -1,0 +1,48 @@
+package limpet
+
+// Metric is one number that limpet counts, at the moment it was read. A metrics
+// library is attached by reading them when it collects: Node.Metrics.
+//
+// A name that ends in _total only grows, from 0 at the start of the node; any
+// other is the present amount. Labels never name an object or a caller's text,
+// so that their number is bounded by the classes' methods:
+//
+//	type      jsrpc or fetch (SPEC I1)
+//	binding   the namespace
+//	method    as JavaScript sees it; "fetch" for a fetch; empty for a method that
+//	          the class does not have
+//	outcome   how a call ended that was retried (SPEC I4): recovered,
+//	          attempts_exhausted, retry_budget_exhausted, unable_to_retry,
+//	          claim_rejected, canceled or other
+//	marked    true if the handler is marked retryable, else false
+//
+// Those of callers:
+//
+//	limpet_call_retries_total           {type, binding, method} retries that
+//	                                    started (SPEC I2)
+//	limpet_call_retry_outcomes_total    {type, binding, method, outcome} calls with
+//	                                    a retry, each once, when it ended (SPEC I3)
+//	limpet_call_retry_seconds_total     {type, binding, method, outcome} the time
+//	                                    of these calls since their first disconnect
+//	limpet_replay_memory_bytes          arguments kept for retries (SPEC I7)
+//	limpet_replay_memory_limit_bytes    the most that may be kept
+//	limpet_replay_refused_total         calls that go without retries, since there
+//	                                    was no room for their arguments (SPEC G21)
+//
+// Those of objects:
+//
+//	limpet_claims_taken_total           {marked} identities taken (SPEC I8)
+//	limpet_claims_rejected_total        attempts refused as already received
+//	limpet_object_loads_total           objects loaded into memory
+//	limpet_object_resets_total          objects reset
+//	limpet_object_evictions_total       objects dropped from memory
+//	limpet_overloads_total              calls refused because a queue was full
+//	limpet_output_gate_waits_total      outputs that waited for the disk
+//	limpet_objects_live                 objects in memory
+//	limpet_queued_bytes                 bytes of queued calls
+type Metric struct {
+	Name string
+	// Labels are nil where the list has none.
+	Labels map[string]string
+	Value  float64
+}

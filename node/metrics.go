@@ -1,0 +1,39 @@
+package node
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+
+	"github.com/limpet-dev/limpet"
+)
+
+// Metrics reads the node's counters, which limpet.Metric lists, sorted by name
+// and labels. It is safe for concurrent use, also after Close.
+func (n *Node) Metrics() []limpet.Metric {
+	s := n.host.Stats()
+	out := append(n.calls.Metrics(n.engine),
+		limpet.Metric{Name: "limpet_claims_taken_total", Labels: map[string]string{"marked": "false"}, Value: float64(s.ClaimsTaken - s.ClaimsTakenMarked)},
+		limpet.Metric{Name: "limpet_claims_taken_total", Labels: map[string]string{"marked": "true"}, Value: float64(s.ClaimsTakenMarked)},
+		limpet.Metric{Name: "limpet_claims_rejected_total", Value: float64(s.ClaimsRejected)},
+		limpet.Metric{Name: "limpet_object_loads_total", Value: float64(s.Loads)},
+		limpet.Metric{Name: "limpet_object_resets_total", Value: float64(s.Resets)},
+		limpet.Metric{Name: "limpet_object_evictions_total", Value: float64(s.Evictions)},
+		limpet.Metric{Name: "limpet_overloads_total", Value: float64(s.Overloads)},
+		limpet.Metric{Name: "limpet_output_gate_waits_total", Value: float64(s.GateWaits)},
+		limpet.Metric{Name: "limpet_objects_live", Value: float64(s.Live)},
+		limpet.Metric{Name: "limpet_queued_bytes", Value: float64(s.QueuedBytes)},
+	)
+	slices.SortFunc(out, func(a, b limpet.Metric) int {
+		return cmp.Or(cmp.Compare(a.Name, b.Name), slices.Compare(flat(a.Labels), flat(b.Labels)))
+	})
+	return out
+}
+
+// flat is a set of labels as something that can be compared.
+func flat(labels map[string]string) (out []string) {
+	for _, k := range slices.Sorted(maps.Keys(labels)) {
+		out = append(out, k, labels[k])
+	}
+	return out
+}
