@@ -4,11 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
+	"slices"
 	"sync"
-	"testing"
+	"sync/atomic"
 
 	"github.com/limpet-dev/limpet"
+	"github.com/limpet-dev/limpet/internal/dispatch"
 	"github.com/limpet-dev/limpet/internal/sim"
 	"github.com/limpet-dev/limpet/node"
 )
@@ -20,8 +23,14 @@ const segmentSize = 1 << 20
 // Node is a node for a test. It is a limpet.Resolver and safe for concurrent
 // use.
 type Node struct {
-	t   testing.TB
+	t   TB
 	cfg node.Config
+
+	random  *source
+	client  *dispatch.Engine // of callers outside, once there is a network
+	calls   dispatch.Counters
+	netMu   sync.Mutex // held while the network is made
+	network atomic.Pointer[Network]
 
 	ops  sync.Mutex // held by what starts or stops the node, also while handlers end
 	disk *sim.Disk  // guarded by ops
@@ -30,33 +39,51 @@ type Node struct {
 
 	mu   sync.RWMutex // guards what follows, never while waiting
 	up   *node.Node   // nil while down
+	link *link        // to up's objects, or those of the life before
 	life int          // counts starts
+}
+
+// TB is what a Node needs of the test it runs in: a *testing.T, *testing.B or
+// *testing.F, or something of a program's own that shows a class without a test.
+// Fatalf must not return.
+type TB interface {
+	Helper()
+	Cleanup(f func())
+	Failed() bool
+	Logf(format string, args ...any)
+	Errorf(format string, args ...any)
+	Fatalf(format string, args ...any)
 }
 
 // Start starts a node with classes, each bound to its name in upper snake case
 // (ChatRoom is CHAT_ROOM). It fails the test if the node does not start, and
 // stops the node when the test ends.
-func Start(t testing.TB, classes ...*limpet.Class) *Node {
+func Start(t TB, classes ...*limpet.Class) *Node {
 	t.Helper()
 	return StartConfig(t, node.Config{Classes: classes})
 }
 
 // StartConfig is Start with a configuration of one's own. Dir and Fatal are not
 // used: the disk is in memory, and a test does not end the process.
-func StartConfig(t testing.TB, cfg node.Config) *Node {
+func StartConfig(t TB, cfg node.Config) *Node {
 	t.Helper()
-	n := &Node{t: t, cfg: cfg, disk: sim.NewDisk()}
+	n := &Node{t: t, cfg: cfg, disk: sim.NewDisk(), random: &source{}}
 	n.cfg.Dir = "data"
+	n.client = dispatch.New(dispatch.Config{Router: router{n}, Clock: n.clock(), Rand: n.random, Observer: &n.calls})
 	if err := n.start(); err != nil {
 		t.Fatalf("limpettest: %v", err)
 	}
 	t.Cleanup(func() {
 		n.ops.Lock()
 		defer n.ops.Unlock()
+		n.client.Close()
 		if err := n.stop(); err != nil {
 			t.Errorf("limpettest: stop the node: %v", err)
 		}
 		n.dying.Wait()
+		if w := n.network.Load(); w != nil {
+			w.drop()
+		}
 	})
 	return n
 }
@@ -65,12 +92,17 @@ func StartConfig(t testing.TB, cfg node.Config) *Node {
 func (n *Node) start() error {
 	cfg := n.cfg
 	cfg.Fatal = func(error) {} // the gates are broken; the test goes on
-	opened, err := node.Open(context.Background(), cfg.OnDisk(n.disk, segmentSize))
+	var l *link
+	cfg = cfg.OnDisk(n.disk, segmentSize).OnNetwork(func(objects dispatch.Transport) dispatch.Transport {
+		l = newLink(n, objects)
+		return l
+	}, n.random)
+	opened, err := node.Open(context.Background(), cfg)
 	if err != nil {
 		return err
 	}
 	n.mu.Lock()
-	n.up, n.life = opened, n.life+1
+	n.up, n.link, n.life = opened, l, n.life+1
 	n.mu.Unlock()
 	return nil
 }
@@ -85,10 +117,62 @@ func (n *Node) down() *node.Node {
 }
 
 func (n *Node) stop() error {
-	if was := n.down(); was != nil {
-		return was.Close()
+	was := n.down()
+	if was == nil {
+		return nil
 	}
-	return nil
+	err := was.Close() // what runs is answered before the connections end
+	n.link.lose(errCrashed)
+	return err
+}
+
+// way is the link to the objects, or nil while the node is down.
+func (n *Node) way() *link {
+	n.mu.RLock()
+	defer n.mu.RUnlock()
+	if n.up == nil {
+		return nil
+	}
+	return n.link
+}
+
+func (n *Node) clock() limpet.Clock {
+	if n.cfg.Clock != nil {
+		return n.cfg.Clock
+	}
+	return node.SystemClock()
+}
+
+// classOf is the class behind a binding.
+func (n *Node) classOf(binding string) (*limpet.Class, bool) {
+	up, _ := n.current()
+	if up == nil {
+		return nil, false
+	}
+	b, err := up.Binding(binding)
+	if err != nil {
+		return nil, false
+	}
+	return b.Class, true
+}
+
+// Metrics are what limpet.Metric lists: of callers since the start of the test,
+// of objects since the node's last start.
+func (n *Node) Metrics() []limpet.Metric {
+	out := n.calls.Metrics(n.client)
+	up, _ := n.current()
+	if up == nil {
+		return out
+	}
+	for _, m := range up.Metrics() {
+		i := slices.IndexFunc(out, func(c limpet.Metric) bool { return c.Name == m.Name && maps.Equal(c.Labels, m.Labels) })
+		if i >= 0 {
+			out[i].Value += m.Value
+		} else {
+			out = append(out, m)
+		}
+	}
+	return out
 }
 
 // Evict drops an object from memory as if it had been idle for long: the next
@@ -131,11 +215,12 @@ func (n *Node) Crash(opts ...CrashOption) {
 	}
 	n.ops.Lock()
 	defer n.ops.Unlock()
+	if up, _ := n.current(); up == nil {
+		n.t.Fatalf("limpettest: Crash of a node that is down")
+	}
+	n.link.lose(errCrashed)
 	after := n.disk.CutPower(o.keep, o.seed)
 	dead := n.down()
-	if dead == nil {
-		n.t.Fatal("limpettest: Crash of a node that is down")
-	}
 	n.disk = after
 	n.dying.Go(func() { _ = dead.Close() }) // that its log is lost is the point
 }
@@ -203,6 +288,9 @@ type caller struct {
 
 // engine is that of the node of the moment.
 func (c *caller) engine() (e limpet.Caller, life int, err error) {
+	if c.n.network.Load() != nil {
+		return c.n.client, 0, nil
+	}
 	up, life := c.n.current()
 	if up == nil {
 		return nil, life, errDown()
@@ -239,8 +327,8 @@ func (c *caller) Fetch(ctx context.Context, spec *limpet.CallSpec, req *http.Req
 // and nothing else, since a machine without power says nothing more. What the
 // object itself had answered before stays.
 func (c *caller) seen(life int, err error) error {
-	if err == nil {
-		return nil
+	if err == nil || life == 0 { // a network says by itself what was lost
+		return err
 	}
 	if up, now := c.n.current(); up != nil && now == life {
 		return err
