@@ -185,7 +185,7 @@ func TestRules(t *testing.T) {
 			},
 			want: []string{
 				"examples/cart/a.go:4: import of m.test/limpet/internal/gateway: an example uses what users can use, and they can't import internal packages",
-				"examples/chat/a.go:2: import of m.test/limpet/examples/cart: goes sideways, from layer 5 to layer 5; imports go strictly down",
+				"examples/chat/a.go:2: import of m.test/limpet/examples/cart: goes sideways, from layer 6 to layer 6; imports go strictly down",
 			},
 		},
 		{

@@ -38,14 +38,14 @@ var table = []row{
 	{dir: "client", layer: 4},
 
 	{dir: "cmd/limpet", layer: 5},
-	{dir: "examples/*", layer: 5, public: true},
+	{dir: "examples/*", layer: 6, public: true}, // above limpettest, which may be shown outside of tests
 	{dir: "limpettest", layer: 5, forTest: true},
 	{dir: "bench/*", layer: 5},
 }
 
 // usesSim are the packages of the table that are no production code, though
 // their files are no _test.go: they may import packages that are for tests.
-var usesSim = []string{"limpettest", "bench/*"}
+var usesSim = []string{"limpettest", "bench/*", "examples/*"}
 
 // thirdParty tells which of our packages may import a module (or, with a longer
 // path, a part of it) in production files; a folder stands for all below it.
