@@ -1,6 +1,6 @@
 // Package limpettest gives the tests of a program that uses limpet a whole node
 // in one line: the same engine, host and store as in production, on a disk in
-// memory that remembers what was synced.
+// memory that remembers what was synced, and a network that fails when told to.
 //
 //	n := limpettest.Start(t, CartClass)
 //	carts, err := limpet.NamespaceOf[*Cart](n, "CART")
@@ -18,4 +18,28 @@
 //
 // Namespaces and stubs of the node stay good over all of them; calls made while
 // it is down fail as calls to a node that is not there.
+//
+// # The network
+//
+// Callers and objects share a process, where no answer can be lost. Node.Network
+// puts a network between them, with faults that strike chosen attempts:
+//
+//	net := n.Network()
+//	net.Inject(limpettest.DropReply(limpettest.Method("addOne"), limpettest.Times(1)))
+//
+//	             caller                network                 object    the caller knows
+//	Refuse         ✗                                                     not delivered
+//	DropRequest    ──────────────────────▶ ✗                             uncertain
+//	DropReply      ─────────────────────────────────────────────▶ runs
+//	                                       ✗ ◀─────────────────────      uncertain
+//	CutAfter       ── so many bytes ─▶ ✗   either way                    uncertain, or a body that breaks
+//	Freeze, Delay  ────────── … ────────────────────────────────▶ runs   late; uncertain after PingDeadline of Freeze
+//	Reorder        ──────── ✗ … its retry ─────────────────────▶ runs    uncertain, then the retry's answer
+//	                          … ───────────────────────────────▶ refused
+//
+// Each attempt is as if on a connection of its own. Arguments, results and
+// errors cross as bytes, calls carry identities that objects claim, and retries
+// happen as SPEC E says, also over a Crash and Restart: a call to a node that is
+// down is not delivered and tried again. Calls of objects to each other and those
+// of the HTTP door cross the network too.
 package limpettest

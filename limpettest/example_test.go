@@ -44,3 +44,28 @@ func (c *counter) Add(_ context.Context, n int) (int, error) {
 func newCounter() *limpet.Class {
 	return limpet.NewClass("Counter", func(st *limpet.State) (*counter, error) { return &counter{st}, nil })
 }
+
+// A test of what callers see when the answer to a call is lost: Add is not
+// marked, so its retry is refused, and it has run once.
+func ExampleNode_Network() {
+	test := func(t *testing.T) { // in your code: func TestLostAnswer(t *testing.T)
+		n := limpettest.Start(t, newCounter())
+		counters, err := limpet.NamespaceOf[*counter](n, "COUNTER")
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := counters.Named("visits")
+		net := n.Network()
+		net.Inject(limpettest.DropReply(limpettest.Method("add"), limpettest.Times(1)))
+		if _, err := limpet.Call1(t.Context(), c, (*counter).Add, 1); limpet.DeliveryOf(err) != limpet.DeliveryUncertain {
+			t.Errorf("got %v", err)
+		}
+		if got, err := limpet.Call1(t.Context(), c, (*counter).Add, 0); err != nil || got != 1 {
+			t.Errorf("got %d, %v, want 1", got, err)
+		}
+		if net.Count(limpettest.FaultDropReply) != 1 {
+			t.Error("no reply was lost")
+		}
+	}
+	_ = test
+}
