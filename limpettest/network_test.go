@@ -44,7 +44,7 @@ func TestTimelines(t *testing.T) {
 		inBubble(t, func(t *testing.T, s *street) {
 			s.net.Inject(limpettest.DropReply(limpettest.Times(1), limpettest.Method("sell")))
 			_, err := limpet.Call1(t.Context(), s.shop, (*shop).Sell, "k")
-			e := wantFailure(t, err, limpet.CodeDisconnected, limpet.DeliveryUncertain)
+			e := failure(t, err, limpet.CodeDisconnected, limpet.DeliveryUncertain)
 			if !e.Retryable || e.Remote || e.Attempts != 2 || e.Identity == "" || s.count("k") != 1 {
 				t.Errorf("%#v after %d runs", e, s.count("k"))
 			}
@@ -77,7 +77,7 @@ func TestTimelines(t *testing.T) {
 		inBubble(t, func(t *testing.T, s *street) {
 			s.net.Inject(limpettest.Refuse())
 			_, err := limpet.Call1(t.Context(), s.shop, (*shop).Sell, "k")
-			e := wantFailure(t, err, limpet.CodeDisconnected, limpet.DeliveryNone)
+			e := failure(t, err, limpet.CodeDisconnected, limpet.DeliveryNone)
 			if e.Attempts != 5 || s.count("k") != 0 || s.net.Count(limpettest.FaultRefuse) != 5 {
 				t.Errorf("%d attempts, %d runs, %d refused", e.Attempts, s.count("k"), s.net.Count(limpettest.FaultRefuse))
 			}
@@ -89,7 +89,7 @@ func TestTimelines(t *testing.T) {
 			s := open(t, node.Config{}, []limpet.StubOption{limpet.NoRetries()})
 			s.net.Inject(limpettest.DropRequest())
 			_, err := limpet.Call1(t.Context(), s.shop, (*shop).Sell, "k")
-			if e := wantFailure(t, err, limpet.CodeDisconnected, limpet.DeliveryUncertain); e.Attempts != 1 {
+			if e := failure(t, err, limpet.CodeDisconnected, limpet.DeliveryUncertain); e.Attempts != 1 {
 				t.Errorf("%d attempts", e.Attempts)
 			}
 			if n := metric(s.n, "limpet_call_retry_outcomes_total"); n != 0 { // SPEC I3
@@ -107,7 +107,7 @@ func TestOwnErrorsPass(t *testing.T) {
 		// SPEC C26, T10, E23
 		s.net.Inject(limpettest.Refuse(limpettest.Times(1)))
 		err := limpet.Do1(t.Context(), s.shop, (*shop).Fail, "k")
-		e := wantFailure(t, err, "SoldOut", limpet.DeliveryReceived)
+		e := failure(t, err, "SoldOut", limpet.DeliveryReceived)
 		if !e.Remote || !strings.HasPrefix(e.Message, "sold out") || e.Attempts != 2 || s.count("k") != 1 || errors.Is(err, io.ErrNoProgress) {
 			t.Errorf("%#v after %d runs", e, s.count("k"))
 		}
@@ -145,7 +145,7 @@ func TestObjectsCallAcross(t *testing.T) {
 		s.net.Inject(limpettest.DropReply(limpettest.Method("sell"), limpettest.Times(1)))
 		_, err := limpet.Call2(t.Context(), s.shop, (*shop).Order, "other", "k")
 		// SPEC C28: the object passed its own failure on; the retries were its own.
-		if e := wantFailure(t, err, limpet.CodeDisconnected, limpet.DeliveryReceived); !e.Remote || !e.Retryable || e.Attempts != 1 {
+		if e := failure(t, err, limpet.CodeDisconnected, limpet.DeliveryReceived); !e.Remote || !e.Retryable || e.Attempts != 1 {
 			t.Errorf("%#v", e)
 		}
 		if s.count("k") != 1 || s.net.Attempts() != 3 {
@@ -417,7 +417,7 @@ func TestDownNode(t *testing.T) {
 		if err == nil {
 			resp.Body.Close()
 		}
-		if e := wantFailure(t, err, limpet.CodeDisconnected, limpet.DeliveryNone); e.Attempts != 5 {
+		if e := failure(t, err, limpet.CodeDisconnected, limpet.DeliveryNone); e.Attempts != 5 {
 			t.Errorf("%d attempts", e.Attempts)
 		}
 		s.n.Restart()
@@ -463,7 +463,7 @@ func TestRestartBetweenAttempts(t *testing.T) {
 						}
 						return
 					}
-					if e := wantFailure(t, err, limpet.CodeDisconnected, limpet.DeliveryUncertain); e.Attempts != 2 {
+					if e := failure(t, err, limpet.CodeDisconnected, limpet.DeliveryUncertain); e.Attempts != 2 {
 						t.Errorf("%s: %d attempts", name, e.Attempts)
 					}
 					if s.count("k") != arrived {
@@ -490,7 +490,7 @@ func TestCrashWhileRunning(t *testing.T) {
 		s.n.Restart()
 		err := <-done
 		// The class is not gated, and its new process knows nothing: refused.
-		if e := wantFailure(t, err, limpet.CodeDisconnected, limpet.DeliveryUncertain); e.Attempts != 2 || s.count("k") != 1 {
+		if e := failure(t, err, limpet.CodeDisconnected, limpet.DeliveryUncertain); e.Attempts != 2 || s.count("k") != 1 {
 			t.Errorf("%d attempts, %d runs", e.Attempts, s.count("k"))
 		}
 	})

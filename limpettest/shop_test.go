@@ -183,7 +183,12 @@ metrics:
 	return sum
 }
 
-func wantFailure(t *testing.T, err error, code limpet.Code, d limpet.Delivery) *limpet.Error {
+func wantFailure(t *testing.T, err error, code limpet.Code, d limpet.Delivery) {
+	t.Helper()
+	_ = failure(t, err, code, d) // stops the test
+}
+
+func failure(t *testing.T, err error, code limpet.Code, d limpet.Delivery) *limpet.Error {
 	t.Helper()
 	e, ok := err.(*limpet.Error) //nolint:errorlint // calls fail with nothing else
 	if !ok {
