@@ -48,6 +48,7 @@ func TestTimelines(t *testing.T) {
 			if !e.Retryable || e.Remote || e.Attempts != 2 || e.Identity == "" || s.count("k") != 1 {
 				t.Errorf("%#v after %d runs", e, s.count("k"))
 			}
+			// SPEC B6: the stub is as good as before.
 			if n, err := limpet.Call(t.Context(), s.shop, (*shop).Sold); n != 1 || err != nil {
 				t.Errorf("%d sold, %v", n, err)
 			}
@@ -307,6 +308,27 @@ func TestBodiesReplay(t *testing.T) {
 	}, limpet.Retryable((*shop).ServeHTTP))
 }
 
+// TestRedirects: each hop is a call with attempts of its own.
+func TestRedirects(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, s *street) {
+		// SPEC E42, B11
+		s.net.Inject(limpettest.DropRequest(limpettest.Attempt(1), limpettest.Times(2)))
+		resp, err := s.shop.Fetch(request(t, "POST", "http://shop/moved", "body"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		if resp.Request.URL.Path != "/here" || s.net.Attempts() != 4 || s.count("fetch") != 2 || len(slices.Compact(slices.Clone(s.notes))) != 1 {
+			t.Errorf("%v after %d attempts, %d runs: %q", resp.Request.URL, s.net.Attempts(), s.count("fetch"), s.notes)
+		}
+		// SPEC I1, I3
+		if n := metric(s.n, "limpet_call_retry_outcomes_total", "type", "fetch", "outcome", "recovered"); n != 2 {
+			t.Errorf("%v hops recovered", n)
+		}
+	})
+}
+
 // TestBodyCut: a response that breaks after its head is not retried.
 func TestBodyCut(t *testing.T) {
 	t.Parallel()
@@ -472,6 +494,38 @@ func TestRestartBetweenAttempts(t *testing.T) {
 				}, opts...)
 			}
 		}
+	}
+}
+
+// TestCrashBeforeDurable: a run whose commit was lost with the power was not
+// answered, and a class with gated effects runs the retry as if it were the
+// first.
+func TestCrashBeforeDurable(t *testing.T) {
+	t.Parallel()
+	// SPEC H2, F21
+	s := open(t, node.Config{}, nil, limpet.GatedEffects())
+	if _, err := limpet.Call1(t.Context(), s.shop, (*shop).Sell, "before"); err != nil {
+		t.Fatal(err)
+	}
+	release := s.n.HoldSyncs()
+	done := make(chan int, 1)
+	go func() {
+		n, err := limpet.Call1(t.Context(), s.shop, (*shop).Sell, "k")
+		if err != nil {
+			t.Errorf("%v", err)
+		}
+		done <- n
+	}()
+	for s.count("k") == 0 {
+		runtime.Gosched()
+	}
+	s.n.Crash()
+	release()
+	s.n.Restart()
+	n := <-done
+	sold, err := limpet.Call(t.Context(), s.shop, (*shop).Sold)
+	if n != 2 || sold != 2 || err != nil || s.count("k") != 2 {
+		t.Errorf("answered %d after %d runs; %d sold, %v", n, s.count("k"), sold, err)
 	}
 }
 

@@ -121,6 +121,9 @@ func TestNeverTwice(t *testing.T) {
 	if testing.Short() {
 		stories = 150
 	}
+	if scale, err := strconv.Atoi(os.Getenv("LIMPET_TEST_SCALE")); err == nil {
+		stories *= max(scale, 1)
+	}
 	first := uint64(time.Now().UnixNano())
 	if s := os.Getenv("LIMPET_SEED"); s != "" {
 		n, err := strconv.ParseUint(s, 10, 64)

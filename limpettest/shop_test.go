@@ -123,7 +123,12 @@ func (s *shop) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h := sha256.New()
 	n, err := io.Copy(h, r.Body)
 	s.w.note("%s %s %d %s %v", r.Method, r.Header.Get("X-Tag"), n, hex.EncodeToString(h.Sum(nil)), err)
-	if r.URL.Path == "/big" {
+	switch r.URL.Path {
+	case "/moved":
+		w.Header().Set("Location", "/here")
+		w.WriteHeader(http.StatusTemporaryRedirect)
+		return
+	case "/big":
 		for range 10 {
 			fmt.Fprintf(w, "%0100d", 1)
 			_ = http.NewResponseController(w).Flush()
