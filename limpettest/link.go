@@ -78,12 +78,13 @@ type passage struct {
 // connect begins an attempt. An error is the attempt's: it never reaches the
 // object. The passage must be closed.
 func (l *link) connect(ctx context.Context, w *Network, a dispatch.Attempt) (*passage, error) {
+	if l.isLost() {
+		return nil, disconnected(limpet.DeliveryNone, errCrashed)
+	}
 	p := &passage{l: l, w: w}
 	p.fault, p.undo = w.strike(a)
 	p.left.Store(-1)
 	switch {
-	case l.isLost():
-		return nil, disconnected(limpet.DeliveryNone, errCrashed)
 	case p.fault == nil:
 	case p.fault.kind == FaultRefuse:
 		return nil, disconnected(limpet.DeliveryNone, errFault)
@@ -175,7 +176,7 @@ func (p *passage) reply(ctx context.Context, err error) error {
 		return gaveUp(ctx)
 	case p.cut.Load():
 		return disconnected(limpet.DeliveryUncertain, errFault)
-	case p.l.isLost() && e != nil && !e.Remote:
+	case p.l.isLost() && e != nil && (e.Reset || e.ByLimpet()): // a machine without power says nothing
 		return disconnected(limpet.DeliveryUncertain, errCrashed)
 	}
 	if f := p.fault; f != nil {

@@ -333,7 +333,7 @@ func (c *caller) seen(life int, err error) error {
 	if up, now := c.n.current(); up != nil && now == life {
 		return err
 	}
-	if e, ok := errors.AsType[*limpet.Error](err); ok && (e.Remote || e.Delivery == limpet.DeliveryNone) {
+	if e, ok := errors.AsType[*limpet.Error](err); ok && (e.Remote && !e.Reset || e.Delivery == limpet.DeliveryNone) {
 		return err
 	}
 	return limpet.Errorf(limpet.CodeDisconnected, "Network connection lost.").With(func(e *limpet.Error) {
