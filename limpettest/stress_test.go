@@ -198,7 +198,7 @@ func TestStress(t *testing.T) {
 	seed, err := strconv.ParseUint(os.Getenv("LIMPET_SEED"), 10, 64)
 	rounds := 1
 	if err != nil {
-		seed = rand.Uint64()
+		seed = uint64(time.Now().UnixNano())
 		rounds = 12
 		if testing.Short() {
 			rounds = 4
