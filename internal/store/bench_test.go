@@ -115,6 +115,24 @@ func BenchmarkPut(b *testing.B) {
 	}
 }
 
+// BenchmarkLargeCommit makes commits of 40 MiB durable, which are spilled.
+func BenchmarkLargeCommit(b *testing.B) {
+	s, os := benchObjects(b, 1)
+	values := [2][]byte{noise(1, 10<<20), noise(2, 10<<20)}
+	b.SetBytes(40 << 20)
+	for i := 0; b.Loop(); i++ {
+		for k := range 4 {
+			must(b, os[0].Put(fmt.Sprint("large ", k), values[i%2]))
+		}
+		p, err := os[0].Commit(nil)
+		must(b, err)
+		must(b, s.Wait(context.Background(), p))
+	}
+	if n := s.Stats().Spilled; n != int64(b.N) {
+		b.Errorf("%d of %d commits were spilled", n, b.N)
+	}
+}
+
 // BenchmarkGet reads one key of a hot object.
 func BenchmarkGet(b *testing.B) {
 	_, os := benchObjects(b, 1)

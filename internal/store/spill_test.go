@@ -616,7 +616,6 @@ func FuzzSpill(f *testing.F) {
 			txid   uint64 // of the last commit
 			pages  *vfs.Pages
 			pieces [][]byte
-			spill  *vfs.Pages // pages with the pieces
 		}
 		objects := [3]object{}
 		s := &Store{alloc: vfs.NewAllocator(), objects: map[ObjectID]*resident{}, spills: map[ObjectID]*spill{}}

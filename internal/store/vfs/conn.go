@@ -89,8 +89,7 @@ func Open(p *Pages, sink Sink, opt Options) (*Conn, error) {
 		f.maxBytes = min(opt.MaxBytes, MaxBytes)
 	}
 	n := d.files.add(f)
-	// One goroutine uses a connection at a time, so it needs no mutex.
-	raw, err := sqlite.OpenConn("file:"+fileName(n, f.token)+"?vfs="+d.name, sqlite.OpenReadWrite, sqlite.OpenCreate, sqlite.OpenURI, sqlite.OpenNoMutex)
+	raw, err := sqlite.OpenConn("file:"+fileName(n, f.token)+"?vfs="+d.name, sqlite.OpenReadWrite, sqlite.OpenCreate, sqlite.OpenURI)
 	if err != nil {
 		d.files.remove(n, true)
 		return nil, fmt.Errorf("open database: %w", errors.Join(err, f.refused))
