@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -281,6 +283,57 @@ func TestRuleD(t *testing.T) {
 			if e := failureOf(t, err, limpet.CodeReset, limpet.DeliveryReceived); e.Message != "memory is 77" {
 				t.Errorf("%v", e)
 			}
+		}
+	})
+}
+
+// An event that is away may send more out (another goroutine of its handler, a
+// part of a response) while another call holds the turn half-done: the identity
+// of that call must be on record first, and its turn must stay whole.
+func TestRuleDAway(t *testing.T) {
+	b := new(box).standard()
+	var heard atomic.Bool
+	b.on("fan", func(ctx context.Context, th *thing, _ string) (string, error) {
+		var wg sync.WaitGroup
+		wg.Go(func() { _, _ = limpet.Call2(ctx, th.other(), (*thing).Do, "sleep", "10s") })
+		time.Sleep(3 * time.Second) // the first goroutine has left, another call holds the turn
+		_, err := limpet.Call2(ctx, th.other(), (*thing).Do, "hear", "")
+		wg.Wait()
+		return "", err
+	}).on("hear", func(context.Context, *thing, string) (string, error) {
+		heard.Store(true)
+		return "", nil
+	}).on("half", func(_ context.Context, th *thing, _ string) (string, error) {
+		put(th.st, "half", 1)
+		time.Sleep(5 * time.Second)
+		th.st.Abort(errors.New("half-done"))
+		return "", nil
+	})
+	inBubble(t, Limits{}, oneClass(b), func(t *testing.T, w *world) {
+		fan := w.startAttempt(t.Context(), w.attempt(1, false, "do", "fan", ""))
+		time.Sleep(time.Second)
+		half := w.startAttempt(t.Context(), w.attempt(2, false, "do", "half", ""))
+		time.Sleep(time.Second)
+		w.mem.hold()
+		time.Sleep(2 * time.Second) // the second goroutine wants to leave
+		if heard.Load() {
+			t.Error("a call left before the identity of the call that holds the turn is durable")
+		}
+		records := w.mem.records()
+		if last := records[len(records)-1]; last.pages || len(last.ids) != 1 || last.ids[0] != key(2).id {
+			t.Errorf("records %+v, want a last one of identity 2 alone", records)
+		}
+		w.mem.release()
+		synctest.Wait()
+		if !heard.Load() {
+			t.Error("the call did not leave once the identity was durable")
+		}
+		_, err := half.wait()
+		_ = failureOf(t, err, limpet.CodeReset, limpet.DeliveryReceived)
+		_, err = fan.wait()
+		_ = failureOf(t, err, limpet.CodeReset, limpet.DeliveryReceived)
+		if v, err := w.call(t.Context(), "get", "half"); v != "0 mem 0" || err != nil {
+			t.Errorf("the half-done turn was committed: %q %v", v, err)
 		}
 	})
 }

@@ -306,13 +306,12 @@ func (inc *incarnation) outputNow(ev *event) (Pos, error) {
 	case holds && inc.txDepth > 0:
 		inc.storage.Unlock()
 		return Pos{}, inc.inTransaction("sending a part of a response")
-	case holds:
-		if err := inc.commit(ev.claim); err != nil {
-			inc.storage.Unlock()
-			e := inc.storageReset(err)
-			inc.reset(e)
-			return Pos{}, e
-		}
+	}
+	if err := inc.account(ev.claim, holds); err != nil {
+		inc.storage.Unlock()
+		e := inc.storageReset(err)
+		inc.reset(e)
+		return Pos{}, e
 	}
 	defer inc.storage.Unlock()
 	return inc.ledger.output(ev.claim), nil

@@ -82,6 +82,11 @@ func (t storeObject) Commit(ids []limpet.Identity) (Pos, error) {
 	return Pos(p), storeError(err)
 }
 
+func (t storeObject) Note(ids []limpet.Identity) (Pos, error) {
+	p, err := t.o.Note(ids)
+	return Pos(p), storeError(err)
+}
+
 func (t storeObject) Rollback() error { return storeError(t.o.Rollback()) }
 
 func (t storeObject) LastPos() Pos { return Pos(t.o.LastPos()) }

@@ -256,12 +256,29 @@ func (o *memoryObject) Commit(ids []limpet.Identity) (Pos, error) {
 	if o.turn == nil && len(ids) == 0 {
 		return o.d.last, nil
 	}
-	o.m.log = append(o.m.log, memoryRecord{object: o.id, ids: slices.Clone(ids), pages: o.turn != nil})
-	o.d.last, o.d.born, o.turn = Pos{Term: 1, Index: uint64(len(o.m.log))}, true, nil
+	o.append(ids, o.turn != nil)
+	o.turn = nil
+	return o.d.last, nil
+}
+
+func (o *memoryObject) Note(ids []limpet.Identity) (Pos, error) {
+	o.m.mu.Lock()
+	defer o.m.mu.Unlock()
+	if o.closed {
+		return Pos{}, errMemoryClosed
+	}
+	if len(ids) > 0 {
+		o.append(ids, false)
+	}
+	return o.d.last, nil
+}
+
+func (o *memoryObject) append(ids []limpet.Identity, pages bool) {
+	o.m.log = append(o.m.log, memoryRecord{object: o.id, ids: slices.Clone(ids), pages: pages})
+	o.d.last, o.d.born = Pos{Term: 1, Index: uint64(len(o.m.log))}, true
 	if !o.m.held {
 		o.m.durable = uint64(len(o.m.log))
 	}
-	return o.d.last, nil
 }
 
 func (o *memoryObject) back() {

@@ -71,6 +71,10 @@ type Object interface {
 	// writes the record has no pages. When it fails, nothing was appended and
 	// the turn's writes are taken back.
 	Commit(ids []limpet.Identity) (Pos, error)
+	// Note appends a record of identities alone, while a turn may be open, and
+	// returns its position; without identities that is the last position. The
+	// turn is left as it is, also when Note fails.
+	Note(ids []limpet.Identity) (Pos, error)
 	// Rollback takes back the writes of the turn, also those of open
 	// transactions.
 	Rollback() error

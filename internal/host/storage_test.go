@@ -124,6 +124,31 @@ var storageCases = map[string]func(t *testing.T, s Storage){
 		}
 		must(t, s.Wait(t.Context(), o.LastPos()), s.WaitRoom(t.Context()))
 	},
+	"note": func(t *testing.T, s Storage) {
+		o := openObject(t, s)
+		if p, err := o.Note(nil); err != nil || !p.IsZero() || s.Exists(storageID) {
+			t.Errorf("a note of nothing is at %v, %v", p, err)
+		}
+		must(t, o.Put("a", []byte("1")))
+		p, err := o.Note([]limpet.Identity{key(1).id})
+		must(t, err)
+		if p.IsZero() || p != o.LastPos() || !o.Dirty() || !s.Exists(storageID) {
+			t.Errorf("a note at %v, last %v, dirty %v", p, o.LastPos(), o.Dirty())
+		}
+		must(t, o.Rollback())
+		wantValue(t, o, "a", "") // the note did not commit the turn
+		must(t, o.Transaction(func() error {
+			must(t, o.Put("a", []byte("2")))
+			_, err := o.Note([]limpet.Identity{key(2).id})
+			return err
+		}))
+		q := commit(t, o)
+		if p.After(q) {
+			t.Errorf("a commit at %v, the note before it at %v", q, p)
+		}
+		must(t, o.Close())
+		wantValue(t, openObject(t, s), "a", "2")
+	},
 	"rollback": func(t *testing.T, s Storage) {
 		o := openObject(t, s)
 		must(t, o.Put("a", []byte("1")))

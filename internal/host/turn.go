@@ -174,6 +174,25 @@ func (inc *incarnation) commit(own *claim) error {
 	return nil
 }
 
+// account appends what must be on record before an output may leave. An event
+// that does not hold the turn (another goroutine of its handler is away with it)
+// may not end the turn of whoever holds it now: then it is the identities alone.
+// inc.storage is held.
+func (inc *incarnation) account(own *claim, holds bool) error {
+	if holds {
+		return inc.commit(own)
+	}
+	if !inc.ledger.owed(own) {
+		return nil
+	}
+	p, err := inc.data.Note(inc.ledger.identities())
+	if err != nil {
+		return err
+	}
+	inc.ledger.committed(p, false)
+	return nil
+}
+
 // take waits until ev holds the turn: again, after a goroutine of it was away
 // (inReturn), or to conclude (inConclude). It waits as long as it must.
 func (inc *incarnation) take(ev *event, in inputKind) error {
@@ -242,13 +261,11 @@ func (inc *incarnation) leave(ctx context.Context, ev *event, what string) (cont
 		inc.storage.Unlock()
 		return nil, inc.inTransaction(what)
 	}
-	if state == holding {
-		if err := inc.commit(nil); err != nil {
-			inc.storage.Unlock()
-			e := inc.storageReset(err)
-			inc.reset(e)
-			return nil, e
-		}
+	if err := inc.account(nil, state == holding); err != nil {
+		inc.storage.Unlock()
+		e := inc.storageReset(err)
+		inc.reset(e)
+		return nil, e
 	}
 	pos := inc.ledger.output(nil)
 	if what == leaveSync {

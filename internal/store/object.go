@@ -131,6 +131,16 @@ func (o *Object) Commit(ids []limpet.Identity) (Pos, error) {
 			return o.pos, nil
 		}
 	}
+	return o.Note(ids)
+}
+
+// Note makes a record of identities alone and returns its position, or LastPos
+// if there are none. A turn that is open stays open and is no part of it.
+// Errors as Commit.
+func (o *Object) Note(ids []limpet.Identity) (Pos, error) {
+	if o.closed {
+		return Pos{}, ErrObjectClosed
+	}
 	if len(ids) == 0 {
 		return o.e.pos, nil
 	}
