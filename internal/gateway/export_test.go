@@ -1,0 +1,4 @@
+package gateway
+
+// StatusOf is statusOf, for the table in docs/HTTP.md.
+var StatusOf = statusOf
