@@ -129,6 +129,8 @@
 //	{"$object": {"$date": 1}}            an object that really has one such member
 //
 // Other such names are refused. An object with two or more members is always a
-// plain one. Numbers are float64, as to JSON.parse: 9007199254740993 is read as
-// ...992, and 3.0 as the integer 3. A value that contains itself has no JSON.
+// plain one. Numbers are float64, as to JSON.parse, and 3.0 is the integer 3; but an
+// integer that a float64 would change, such as 9007199254740993, is refused:
+// {"$bigint": "9007199254740993"} is exact. A value that contains itself has no
+// JSON.
 package value

@@ -15,7 +15,8 @@ func FromJSON(text []byte) ([]byte, error) { return Options{}.FromJSON(text) }
 // FromJSON makes a value of JSON text, with the forms of the package comment for
 // what JSON lacks. Numbers are read as JSON.parse does: to the nearest float64;
 // whole ones up to ±2^53 become integers. Refused (ErrSyntax): what is no JSON
-// or no UTF-8, numbers beyond a float64, unknown forms. Of members with one name
+// or no UTF-8, numbers beyond a float64, integers without point and exponent that
+// a float64 would round (JSON.parse changes them in silence), unknown forms. Of members with one name
 // the last counts. Others: ErrTooDeep, ErrTooLarge (of the value, not the text:
 // its length is the caller's to bound).
 func (o Options) FromJSON(text []byte) ([]byte, error) { return o.AppendFromJSON(nil, text) }
@@ -108,8 +109,24 @@ func (j *jsonReader) num() error {
 	if err != nil {
 		return j.syntax("number %s is beyond a float64", short(string(s), 40))
 	}
+	if len(s) > 15 && rounded(string(s), f) {
+		// A number with a point or an exponent is rounded as everywhere; whoever
+		// writes an integer means that one.
+		return j.syntax(`integer %s is no float64, it would be rounded to %.0f: write {"$bigint":"…"} for an exact one`, short(string(s), 40), f)
+	}
 	j.w.Number(f)
 	return j.w.err
+}
+
+// rounded reports whether s is an integer literal that a float64 changes: it is
+// neither the float's own value nor its shortest form, as ToJSON writes it.
+func rounded(s string, f float64) bool {
+	i, ok := new(big.Int).SetString(s, 10) // at most 309 digits: f is finite
+	if !ok || s == strconv.FormatFloat(f, 'f', -1, 64) {
+		return false
+	}
+	exact, _ := big.NewFloat(f).Int(nil) // a float of 16 digits and more is whole
+	return exact.Cmp(i) != 0
 }
 
 // elements calls f for each element of the array that begins here.
