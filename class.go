@@ -51,7 +51,8 @@ func (f classOptionFunc) applyClass(c *Class) { f(c) }
 // constructs again (SPEC C34, H7). It gets no context, since no one call is what
 // it runs for. For stub calls, Await and the like it takes context.Background(),
 // with a deadline of its own where it should not wait for long; whatever context
-// it takes also ends with the incarnation.
+// it takes ends when the constructor has ended, too. Nothing else of the object
+// runs until then, and after 30 s the object is reset (SPEC C36).
 //
 // What is wrong with the class (a method of another shape, an argument or result
 // that can't be carried, no method at all, two methods with one JavaScript name,
@@ -113,9 +114,8 @@ func ClassID(identity string) ClassOption {
 
 // GatedEffects states that no code of the class has an effect except through its
 // State, stubs and Await. limpet then also accepts a retry after a restart of
-// the node, since nothing of an earlier run can have been seen (SPEC F18; see
-// docs/GUARANTEES.md).
-// Without it such a retry of an unmarked method is refused.
+// the node, since nothing of an earlier run can have been seen. Without it such a
+// retry of an unmarked method is refused (SPEC F18; see docs/GUARANTEES.md).
 func GatedEffects() ClassOption {
 	return classOptionFunc(func(c *Class) { c.gated = true })
 }

@@ -11,9 +11,9 @@ import (
 )
 
 // Incarnation is one life of an object in memory, as State sees it: the seam to
-// internal/host. For limpet's own packages. Its methods answer CodeReset once the incarnation has ended,
-// and those that touch data answer CodeNoTurn while no event of the object holds
-// the turn.
+// internal/host. For limpet's own packages. Its methods answer CodeReset once the
+// incarnation has ended, and those that touch data answer CodeNoTurn while no
+// event of the object holds the turn.
 type Incarnation interface {
 	Origin
 	ID() ID
@@ -48,11 +48,12 @@ type Incarnation interface {
 //
 // Several goroutines of one handler may use a State at once: each operation is
 // atomic, and all of them belong to the object's running turn, whoever makes
-// them. So a Transaction takes back what others wrote meanwhile too, and when one
-// goroutine calls a stub, or Await or Sync, the object is given away for all:
-// until the object is back what the others do fails with CodeNoTurn, or falls
-// into the turn of another event that runs meanwhile. The handler must wait for
-// its goroutines before it returns; what they do later is not part of it.
+// them. So a Transaction takes back what others wrote meanwhile too (and two that
+// overlap fail), and when one goroutine calls a stub, or Await or Sync, the object
+// is given away for all: until it is back what the others do fails with
+// CodeNoTurn, or falls into the turn of another event that runs meanwhile. The
+// handler must wait for its goroutines before it returns; what they do later is
+// not part of it.
 //
 // Only limpet makes one; methods of a zero State panic.
 type State struct{ in Incarnation }

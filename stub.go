@@ -81,9 +81,9 @@ func (s *Stub[T]) Invoke(ctx context.Context, method string, args ...any) (any, 
 	return v, nil
 }
 
-// InvokeEncoded is Invoke with arguments and result in limpet's format. For
-// limpet's own packages. No result is nil. args must not be changed afterwards: an
-// attempt may still read them when InvokeEncoded has returned.
+// InvokeEncoded is Invoke with arguments and result in limpet's format. No result
+// is nil. args must not be changed afterwards: an attempt may still read them
+// when InvokeEncoded has returned. For limpet's own packages.
 func (s *Stub[T]) InvokeEncoded(ctx context.Context, method string, args Encoded) (Encoded, error) {
 	if err := s.ready(ctx); err != nil {
 		return nil, err
