@@ -13,8 +13,12 @@ import (
 )
 
 const (
-	// pageSize of new databases in bytes.
-	pageSize = 4096
+	// pageSize of new databases in bytes; each record says it, so that it may
+	// differ by object. SQLite's allocator rounds a cached page of 4 KiB up to
+	// 8: an object with one value takes 82 KiB in memory with pages of 4 KiB
+	// and 62 with 2 (go run ./bench/memory). Its price: values of more than
+	// about 490 bytes, not 1,000, go to a page of their own.
+	pageSize = 2048
 	// maxDepth bounds how deep transactions nest.
 	maxDepth = 64
 	// maxKeptBuffer bounds the record buffers that are kept for reuse.
