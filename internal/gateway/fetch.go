@@ -32,6 +32,7 @@ func (d *door) fetch(a *answer, b *limpet.Binding, route route) {
 		ModifyResponse: func(resp *http.Response) error {
 			resp.Header.Del("X-Request-Id") // the door's own stand already
 			resp.Header.Del("Limpet-Error")
+			a.body.rest()
 			return nil
 		},
 		FlushInterval: -1, // every chunk at once

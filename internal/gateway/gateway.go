@@ -92,11 +92,13 @@ type answer struct {
 	w         http.ResponseWriter
 	r         *http.Request
 	clock     limpet.Clock // nil: no limit on reading
+	body      *clientBody  // of the request; nil: there is none, or no limit on it
 	requestID string
 }
 
 func (d *door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	a := &answer{w: w, r: r, clock: d.clock, requestID: newRequestID()}
+	r, body := patience(d.clock, w, r)
+	a := &answer{w: w, r: r, clock: d.clock, body: body, requestID: newRequestID()}
 	w.Header().Set("X-Request-Id", a.requestID)
 	if err := d.guard.check(r); err != nil {
 		d.fail(a, nil, err)
@@ -229,6 +231,7 @@ func (a *answer) json(status int, v any) {
 }
 
 func (a *answer) raw(status int, body []byte) {
+	a.body.rest()
 	h := a.w.Header()
 	h.Set("Content-Type", "application/json")
 	h.Set("Content-Length", strconv.Itoa(len(body)))

@@ -349,6 +349,11 @@ type past struct{ limpet.Clock }
 
 func (past) Now() time.Time { return time.Now().Add(-time.Hour) }
 
+// present tells the time.
+type present struct{ limpet.Clock }
+
+func (present) Now() time.Time { return time.Now() }
+
 func TestBodyTimeout(t *testing.T) {
 	f := start(t, func(c *gateway.Config) { c.Clock = past{} })
 	c := f.dial()
@@ -363,6 +368,54 @@ func TestBodyTimeout(t *testing.T) {
 	}
 	if f.made() != 0 {
 		t.Error("a call was made")
+	}
+}
+
+// TestUnreadBodyTimeout: a client that stops in the middle of a body that nobody
+// reads has its answer, and the connection ends.
+func TestUnreadBodyTimeout(t *testing.T) {
+	f := start(t, func(c *gateway.Config) { c.Clock = past{} })
+	for _, tt := range []struct {
+		line   string
+		status int
+	}{
+		{"POST /nope", 404},
+		{"GET /", 200},
+		{"PUT /v1/objects/THING/a/call/echo", 405},
+		{"POST /v1/objects/THING/a/call/echo?x", 400},
+		{"POST /v1/objects/NOPE/a/call/echo", 404},
+		{"POST /v1/objects/THING/a/fetch/teapot", 418},
+	} {
+		c := f.dial()
+		_, _ = fmt.Fprintf(c, "%s HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\n[", tt.line)
+		_ = c.SetReadDeadline(time.Now().Add(10 * time.Second)) // instead of for ever
+		in := bufio.NewReader(c)
+		resp, err := http.ReadResponse(in, nil)
+		if err != nil {
+			t.Errorf("%s: %v", tt.line, err)
+			continue
+		}
+		_, err = io.ReadAll(resp.Body)
+		_ = resp.Body.Close()
+		if resp.StatusCode != tt.status || err != nil || !resp.Close {
+			t.Errorf("%s: %v %v", tt.line, resp, err)
+		}
+		if _, err := in.ReadByte(); !errors.Is(err, io.EOF) {
+			t.Errorf("%s: the connection goes on: %v", tt.line, err)
+		}
+	}
+}
+
+// TestUnreadExpect: a client that asks before it sends a body is not told to send
+// one that nobody wants.
+func TestUnreadExpect(t *testing.T) {
+	f := start(t, func(c *gateway.Config) { c.Clock = present{} })
+	c := f.dial()
+	_, _ = fmt.Fprint(c, "POST /nope HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\nExpect: 100-continue\r\n\r\n")
+	_ = c.SetReadDeadline(time.Now().Add(10 * time.Second)) // instead of for ever
+	line, err := bufio.NewReader(c).ReadString('\n')
+	if line != "HTTP/1.1 404 Not Found\r\n" {
+		t.Errorf("%q %v", line, err)
 	}
 }
 
