@@ -47,6 +47,7 @@ func (c *cart) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.WriteHeader(http.StatusCreated)
 	_, _ = fmt.Fprintf(w, "%s %s %s\n", r.Method, r.RequestURI, body)
 }

@@ -150,6 +150,9 @@ func TestPageJSON(t *testing.T) {
 		"*big.Int": new(*big.Int), "string": new(string), "[]byte": new([]byte), "[2]byte": new([2]byte), "time.Time": new(time.Time),
 		"*time.Time": new(*time.Time), "[2]int": new([2]int), "map[int]int": new(map[int]int),
 	}
+	if _, err := value.FromJSON([]byte("9007199254740993")); !errors.Is(err, value.ErrSyntax) || !strings.Contains(err.Error(), "$bigint") {
+		t.Errorf("a number that is no float64: %v", err)
+	}
 	rows := table(t, "| value | JSON | in an `any` | goes into |")
 	if len(rows) < 20 {
 		t.Errorf("only %d rows", len(rows))
