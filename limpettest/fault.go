@@ -208,7 +208,7 @@ func Delay(d time.Duration, opts ...FaultOption) Fault {
 // Reorder loses the connection of a first attempt, uncertain to the caller,
 // while the request is still under way: it arrives after a retry of the same
 // call, before that one's answer leaves, and the object must refuse it
-// (DESIGN 5, rule B). If no retry reaches the object, or the node went down in
+// (SPEC F16). If no retry reaches the object, or the node went down in
 // between, it never arrives.
 func Reorder(opts ...FaultOption) Fault {
 	f := newFault(Fault{kind: FaultReorder}, opts)
