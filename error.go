@@ -294,6 +294,14 @@ func readable(err error) (ok bool) {
 	return true
 }
 
+// ReceivedError is e as another process sent it, with what its other fields do
+// not say: whether BreaksStub and ByLimpet hold for it. It changes e. Packages of
+// limpet use it; programs meet the result.
+func ReceivedError(e *Error, breaksStub, byLimpet bool) *Error {
+	e.breaksStub, e.byLimpet = breaksStub, byLimpet
+	return e
+}
+
 // ByLimpet reports whether limpet itself refused the call at the object (its
 // arguments do not fit, the method is unknown, the result can't be carried), as
 // opposed to an error that the method returned, whatever its code. For limpet's

@@ -44,6 +44,9 @@ type Config struct {
 	// address, besides localhost and loopback addresses: those of a proxy on the
 	// same machine. "*" accepts all.
 	Hosts []string
+	// Wire is where the node takes calls of other processes; by default it takes
+	// none.
+	Wire Wire
 	// Logger gets what an operator should see; nil means slog.Default().
 	Logger *slog.Logger
 	// Clock is where all waiting goes through; nil means SystemClock.
@@ -139,6 +142,9 @@ func (c *Config) validate() error {
 		if _, err := limpet.DefaultRetryPolicy().With(ns.Defaults...); err != nil {
 			errs = append(errs, fmt.Errorf("namespace %s: %w", binding, err))
 		}
+	}
+	if err := c.Wire.validate(); err != nil {
+		bad("%w", err)
 	}
 	const negative = "Config.%s is %v: must not be negative; 0 means the default"
 	if c.IdleTimeout < 0 {

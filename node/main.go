@@ -24,6 +24,9 @@ const (
 //
 //	--listen ADDR   where the HTTP door listens (DefaultListen)
 //	--dir DIR       the data directory (Config.Dir, or DefaultDir)
+//	--wire ADDR     where other processes connect (Config.Wire; default: nowhere)
+//	--wire-cert FILE, --wire-key FILE, --wire-ca FILE   mutual TLS for it
+//	--wire-plaintext   allow an address of other machines without TLS
 //
 // SIGTERM or SIGINT drains (see Serve) and the code is 0; a second one ends the
 // process at once with 128 and its number. Another failure is told on stderr and
@@ -37,6 +40,11 @@ func Main(args []string, cfg Config, ready func(stdout io.Writer, url string)) i
 		cfg.Dir = DefaultDir
 	}
 	flags.StringVar(&cfg.Dir, "dir", cfg.Dir, "data `directory`")
+	flags.StringVar(&cfg.Wire.Addr, "wire", cfg.Wire.Addr, "`address` where other processes connect")
+	flags.StringVar(&cfg.Wire.CertFile, "wire-cert", cfg.Wire.CertFile, "certificate `file` (PEM) for --wire")
+	flags.StringVar(&cfg.Wire.KeyFile, "wire-key", cfg.Wire.KeyFile, "key `file` (PEM) for --wire")
+	flags.StringVar(&cfg.Wire.CAFile, "wire-ca", cfg.Wire.CAFile, "`file` (PEM) with the CA of all who may connect to --wire")
+	flags.BoolVar(&cfg.Wire.Plaintext, "wire-plaintext", cfg.Wire.Plaintext, "allow --wire on other than loopback addresses without TLS")
 	if err := flags.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
 			return 0
@@ -53,6 +61,9 @@ func Main(args []string, cfg Config, ready func(stdout io.Writer, url string)) i
 	err := Serve(ctx, cfg, *listen, func(n *Node, addr net.Addr) {
 		url := "http://" + addr.String()
 		fmt.Fprintf(os.Stdout, "listening on %s, data in %s\n", url, n.Dir())
+		if a := n.WireAddr(); a != nil {
+			fmt.Fprintf(os.Stdout, "other processes connect to %s\n", a)
+		}
 		if ready != nil {
 			ready(os.Stdout, url)
 		}

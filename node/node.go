@@ -17,6 +17,7 @@ import (
 	"github.com/limpet-dev/limpet/internal/gateway"
 	"github.com/limpet-dev/limpet/internal/host"
 	"github.com/limpet-dev/limpet/internal/store"
+	"github.com/limpet-dev/limpet/internal/value"
 )
 
 // Node is an open data directory with the objects that live on it. It is a
@@ -29,6 +30,7 @@ type Node struct {
 	calls    dispatch.Counters
 	bindings map[string]*limpet.Binding
 	door     http.Handler
+	wire     *wireDoor // nil: none
 
 	draining atomic.Bool
 	closing  sync.Once
@@ -95,12 +97,16 @@ func Open(ctx context.Context, cfg Config) (_ *Node, err error) {
 		}
 		n.bindings[binding] = &limpet.Binding{
 			Name: binding, Class: byName[ns.Class], ClassIdentity: identities[ns.Class],
-			Policy: policy, Caller: n.engine, Codec: codec{},
+			Policy: policy, Caller: n.engine, Codec: value.Codec{},
 		}
 	}
 	n.door = gateway.New(gateway.Config{
 		Resolver: n, MaxBody: cfg.MaxBody, Hosts: cfg.Hosts, Clock: cfg.Clock, Draining: n.draining.Load, Logger: cfg.Logger,
 	})
+	if n.wire, err = n.openWire(); err != nil {
+		n.engine.Close()
+		return nil, errors.Join(err, n.host.Close(ctx))
+	}
 	return n, nil
 }
 
@@ -142,7 +148,7 @@ func (n *Node) Dir() string { return n.cfg.Dir }
 func (n *Node) Evict(id limpet.ID) bool { return n.host.Evict(id) }
 
 // Drain stops the node's work: calls that have not started are refused, not
-// delivered; those that run get Config.DrainTimeout, and functions of WaitUntil
+// delivered, and other processes are told to go elsewhere (GOAWAY); those that run get Config.DrainTimeout, and functions of WaitUntil
 // what is left of it. It returns when all have ended, or with an error that says
 // at how many objects something still runs: at the end of the drain timeout, or of
 // ctx. The node then only waits for Close: what still runs goes on until that, and
@@ -150,6 +156,9 @@ func (n *Node) Evict(id limpet.ID) bool { return n.host.Evict(id) }
 // of its own. The door answers 503.
 func (n *Node) Drain(ctx context.Context) error {
 	n.draining.Store(true)
+	if n.wire != nil {
+		n.wire.server.Drain()
+	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	limit := n.cfg.Clock.AfterFunc(n.cfg.DrainTimeout, func() {
@@ -174,6 +183,9 @@ const closeTimeout = 10 * time.Second
 func (n *Node) Close() error {
 	n.closing.Do(func() {
 		n.draining.Store(true)
+		if n.wire != nil {
+			n.wire.server.Drain()
+		}
 		ctx, cancel := context.WithCancelCause(context.Background())
 		limit := n.cfg.Clock.AfterFunc(closeTimeout, func() {
 			cancel(fmt.Errorf("a handler did not return within %v of the end of its context", closeTimeout))
@@ -182,6 +194,11 @@ func (n *Node) Close() error {
 		limit.Stop()
 		cancel(nil)
 		n.engine.Close()
+		if n.wire != nil {
+			if err := n.wire.close(n.cfg.Clock); err != nil {
+				n.cfg.Logger.Warn("some callers did not read their answers", "error", err)
+			}
+		}
 		n.closeErr = errors.Join(hostErr, n.store.Close())
 	})
 	return n.closeErr

@@ -441,7 +441,7 @@ func (j *job) run(ctx context.Context) (res result) {
 		j.a.Identity = limpet.Identity{}
 	}
 	res.identified = !j.a.Identity.IsZero()
-	res.boot = j.t.Boot()
+	defer func() { res.boot = j.t.Boot() }() // a transport that connects in Do knows it only now
 	if j.a.Call.Kind == limpet.KindMethod {
 		res.value, res.err = j.t.Do(ctx, j.a)
 		return res

@@ -62,7 +62,8 @@ type Transport interface {
 	// need no identity (DESIGN 5, rule B). Such a transport never reports a lost
 	// connection as uncertain; if it did, that call would not be retried.
 	Lossless() bool
-	// Boot is the process at the other end.
+	// Boot is the process at the other end. It is asked when Do or Fetch has
+	// returned; if they sent nothing, the answer does not matter.
 	Boot() Boot
 }
 

@@ -114,7 +114,7 @@ func TestAttempts(t *testing.T) {
 		if v, _ := w.call(ctx, "get", "n"); !strings.HasPrefix(v, "3 ") {
 			t.Errorf("%q, want three puts", v)
 		}
-		w.host.Acknowledge(stubOf[*thing](w, "Thing", "o").ID(), key(1).id)
+		w.host.Acknowledge(stubOf[*thing](w, "Thing", "o").ID().Bytes(), key(1).id)
 		if _, err := do(1, true, "do", "put"); err != nil {
 			t.Errorf("after an acknowledgement: %v", err)
 		}

@@ -452,10 +452,10 @@ func (h *Host) each(f func(*incarnation)) {
 
 // Acknowledge removes the claim of a call whose only attempt was answered, once
 // its sender says that it has the answer.
-func (h *Host) Acknowledge(object limpet.ID, id limpet.Identity) {
+func (h *Host) Acknowledge(object [32]byte, id limpet.Identity) {
 	h.claimMu.Lock()
 	defer h.claimMu.Unlock()
-	h.claims.acknowledge(claimKey{object: object.Bytes(), id: id})
+	h.claims.acknowledge(claimKey{object: object, id: id})
 }
 
 func (h *Host) takeClaim(a arrival) (*claim, ruling) {

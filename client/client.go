@@ -1,0 +1,240 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/limpet-dev/limpet"
+	"github.com/limpet-dev/limpet/internal/dispatch"
+	"github.com/limpet-dev/limpet/internal/value"
+	"github.com/limpet-dev/limpet/internal/wire"
+)
+
+const (
+	// bindingTimeout is how long Binding asks a node that does not answer.
+	bindingTimeout = 10 * time.Second
+	// bindingPause is how long Binding waits after an attempt that failed.
+	bindingPause = 200 * time.Millisecond
+)
+
+// Client is a program's way to the objects of a node: a limpet.Resolver. It is
+// safe for concurrent use.
+type Client struct {
+	cfg    config
+	addrs  []string
+	clock  limpet.Clock
+	engine *dispatch.Engine
+	ctx    context.Context // ends with Close; for dialing only
+	cancel context.CancelCauseFunc
+
+	mu       sync.Mutex
+	wg       sync.WaitGroup
+	closed   bool
+	session  *wire.Session   // the newest, or nil
+	sessions []*wire.Session // all that have not ended, and some that have
+	dialing  *dialing        // under way, or nil
+	good     int             // index in addrs of the one that answered last
+	bindings map[string]*limpet.Binding
+}
+
+var _ limpet.Resolver = (*Client)(nil)
+
+// dialing is one try to connect, for all calls that wait for it.
+type dialing struct {
+	done    chan struct{} // closed when the rest is set
+	session *wire.Session
+	err     error
+}
+
+var errClosed = errors.New("the client is closed")
+
+// Dial connects to the first of several addresses ("host:port") of one node that
+// answers, within ctx, and fails if none does: with CodeDisconnected, naming each
+// address and why, or with CodeInvalidArgument for wrong options. Close must be
+// called.
+func Dial(ctx context.Context, addrs []string, opts ...Option) (*Client, error) {
+	cfg := config{dialer: wire.Dialer{Clock: systemClock{}, Hello: wire.NewHello([16]byte{}, [16]byte{}, [16]byte{}, "limpet client")}}
+	if len(addrs) == 0 {
+		return nil, invalid("no address to connect to")
+	}
+	for i, o := range opts {
+		if o == nil {
+			return nil, invalid("option %d is nil", i)
+		}
+		if err := o.apply(&cfg); err != nil {
+			return nil, invalid("%w", err)
+		}
+	}
+	c := &Client{cfg: cfg, addrs: slices.Clone(addrs), clock: cfg.dialer.Clock, bindings: map[string]*limpet.Binding{}}
+	c.ctx, c.cancel = context.WithCancelCause(context.Background())
+	c.engine = dispatch.New(dispatch.Config{Router: router{c}, Clock: c.clock})
+	if _, err := c.connect(ctx); err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	return c, nil
+}
+
+func invalid(format string, args ...any) error {
+	e := limpet.Errorf(limpet.CodeInvalidArgument, "client: "+format, args...)
+	e.Delivery = limpet.DeliveryNone
+	return e
+}
+
+// Close ends the connection. Calls under way fail as if it had been lost, new
+// ones are refused. It returns when every goroutine of the client has ended: one
+// that reads the body of a request ends when that Read returns.
+func (c *Client) Close() error {
+	c.mu.Lock()
+	c.closed = true
+	c.cancel(errClosed)
+	sessions := c.sessions
+	c.sessions, c.session = nil, nil
+	c.mu.Unlock()
+	for _, s := range sessions {
+		s.Close()
+	}
+	c.engine.Close()
+	c.wg.Wait()
+	return nil
+}
+
+// connect returns a session that takes calls. Its errors say that nothing was
+// delivered.
+func (c *Client) connect(ctx context.Context) (*wire.Session, error) {
+	c.mu.Lock()
+	if c.closed {
+		c.mu.Unlock()
+		return nil, refused(limpet.CodeCanceled, errClosed)
+	}
+	if s := c.session; s != nil && s.Usable() {
+		c.mu.Unlock()
+		return s, nil
+	}
+	d := c.dialing
+	if d == nil {
+		d = &dialing{done: make(chan struct{})}
+		c.dialing = d
+		c.wg.Go(func() { c.dial(d) }) // ends with c.ctx; Close sets closed before it waits
+	}
+	c.mu.Unlock()
+	select {
+	case <-d.done:
+		return d.session, d.err
+	case <-ctx.Done():
+		return nil, refused(limpet.CodeCanceled, context.Cause(ctx))
+	}
+}
+
+func refused(code limpet.Code, cause error) *limpet.Error {
+	e := limpet.Errorf(code, "The operation was aborted: %w", cause)
+	e.Delivery = limpet.DeliveryNone
+	return e
+}
+
+// dial tries the addresses in turn, the one that answered last first.
+func (c *Client) dial(d *dialing) {
+	var errs []error
+	c.mu.Lock()
+	first := c.good
+	c.mu.Unlock()
+	for i := range c.addrs {
+		k := (first + i) % len(c.addrs)
+		s, err := c.cfg.dialer.Dial(c.ctx, c.addrs[k])
+		if err == nil {
+			c.adopt(d, s, k)
+			return
+		}
+		errs = append(errs, err)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	d.err = errs[0]
+	if len(errs) > 1 {
+		e := limpet.Errorf(limpet.CodeDisconnected, "Network connection lost: %w", errors.Join(errs...))
+		e.Delivery, e.Retryable = limpet.DeliveryNone, true
+		d.err = e
+	}
+	c.dialing = nil
+	close(d.done)
+}
+
+// adopt makes a session the one of new calls.
+func (c *Client) adopt(d *dialing, s *wire.Session, address int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.dialing = nil
+	defer close(d.done)
+	if c.closed {
+		d.err = refused(limpet.CodeCanceled, errClosed)
+		c.wg.Go(s.Close) // it is young; this goroutine is one of wg's, so that Close waits
+		return
+	}
+	d.session, c.session, c.good = s, s, address
+	c.sessions = append(slices.DeleteFunc(c.sessions, func(old *wire.Session) bool {
+		select {
+		case <-old.Ended():
+			c.wg.Go(old.Close) // waits for its last goroutines
+			return true
+		default:
+			return false // it drains
+		}
+	}), s)
+}
+
+// Binding finds a namespace: it asks the node, once per name. An unknown one is
+// CodeUnknownNamespace, naming those that there are. If the node can't be reached
+// for 10 s, that is the error.
+func (c *Client) Binding(name string) (*limpet.Binding, error) {
+	c.mu.Lock()
+	b := c.bindings[name]
+	c.mu.Unlock()
+	if b != nil {
+		return b, nil
+	}
+	info, err := c.describe(name)
+	if err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if b := c.bindings[name]; b != nil {
+		return b, nil
+	}
+	b = &limpet.Binding{
+		Name: name, ClassIdentity: info.ClassIdentity, Policy: info.Policy, Caller: c.engine, Codec: value.Codec{},
+	}
+	c.bindings[name] = b
+	return b, nil
+}
+
+// describe asks until there is an answer; asking twice does no harm.
+func (c *Client) describe(name string) (wire.BindingInfo, error) {
+	ctx, cancel := context.WithCancelCause(c.ctx)
+	defer cancel(nil)
+	limit := c.clock.AfterFunc(bindingTimeout, func() {
+		cancel(fmt.Errorf("the node did not tell of namespace %.200q within %v", name, bindingTimeout))
+	})
+	defer limit.Stop()
+	for {
+		s, err := c.connect(ctx)
+		var info wire.BindingInfo
+		if err == nil {
+			info, err = s.Describe(ctx, name)
+		}
+		again := errors.Is(err, limpet.CodeDisconnected) || errors.Is(err, limpet.CodeDraining)
+		if err == nil || !again || ctx.Err() != nil {
+			return info, err
+		}
+		pause := c.clock.NewTimer(bindingPause)
+		select {
+		case <-pause.C():
+		case <-ctx.Done():
+			pause.Stop()
+			return info, err
+		}
+	}
+}

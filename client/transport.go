@@ -1,0 +1,102 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"net/http"
+
+	"github.com/limpet-dev/limpet"
+	"github.com/limpet-dev/limpet/internal/dispatch"
+	"github.com/limpet-dev/limpet/internal/wire"
+)
+
+// router makes a transport for each attempt, which looks for its connection
+// itself: that none can be made is a failure of an attempt, not of finding the
+// object, and is retried (SPEC C20, E29).
+type router struct{ c *Client }
+
+func (r router) Route(context.Context, *limpet.CallSpec) (dispatch.Transport, error) {
+	return &transport{c: r.c}, nil
+}
+
+// transport carries one attempt. It belongs to one goroutine.
+type transport struct {
+	c    *Client
+	boot dispatch.Boot
+}
+
+// Lossless is false: connections get lost.
+func (t *transport) Lossless() bool { return false }
+
+// Prompt says that Do and Fetch return at once when their context ends.
+func (t *transport) Prompt() bool { return true }
+
+// Boot is the process that the attempt went to.
+func (t *transport) Boot() dispatch.Boot { return t.boot }
+
+// Do makes one attempt of a method call.
+func (t *transport) Do(ctx context.Context, a dispatch.Attempt) (any, error) {
+	args, err := a.Call.Runner.Args()
+	if err != nil {
+		return nil, notSent(err)
+	}
+	s, err := t.connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	out, err := s.Call(ctx, t.head(ctx, a, wire.KindMethod), args)
+	if err != nil || out == nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// Fetch makes one attempt of a fetch.
+func (t *transport) Fetch(ctx context.Context, a dispatch.Attempt) (*http.Response, error) {
+	s, err := t.connect(ctx)
+	if err != nil {
+		if a.Request.Body != nil {
+			_ = a.Request.Body.Close() // nothing was read from it
+		}
+		return nil, err
+	}
+	return s.Fetch(ctx, t.head(ctx, a, wire.KindFetch), a.Request)
+}
+
+func (t *transport) connect(ctx context.Context) (*wire.Session, error) {
+	s, err := t.c.connect(ctx)
+	if err == nil {
+		t.boot = dispatch.Boot(s.Peer().Process())
+	}
+	return s, err
+}
+
+// head is what a call says of itself.
+func (t *transport) head(ctx context.Context, a dispatch.Attempt, kind wire.Kind) *wire.Call {
+	c := &wire.Call{
+		Kind: kind, Binding: a.Call.Binding.Name, Object: a.Call.Object.Bytes(), Existing: a.Call.Existing,
+		Identity: a.Identity, Attempt: a.Number, Retry: a.Retry, WillRetry: a.WillRetry, Method: a.Call.Method,
+	}
+	c.Name, c.Named = a.Call.Object.Name()
+	for _, b := range a.Uncertain {
+		c.Uncertain = append(c.Uncertain, wire.Boot(b))
+	}
+	if t.c.cfg.trace != nil {
+		c.TraceParent, c.TraceState = t.c.cfg.trace(ctx)
+		if len(c.TraceParent) > wire.MaxTrace || len(c.TraceState) > wire.MaxTrace {
+			c.TraceParent, c.TraceState = "", "" // a trace is never worth a call
+		}
+	}
+	return c
+}
+
+// notSent is an error of arguments that can't be encoded.
+func notSent(err error) error {
+	e, ok := errors.AsType[*limpet.Error](err)
+	if !ok {
+		e = limpet.Errorf(limpet.CodeInternal, "%w", err)
+	}
+	e = e.Clone()
+	e.Delivery = limpet.DeliveryNone
+	return e
+}

@@ -1,0 +1,47 @@
+// Package wire is the protocol between processes: a caller's calls over one TCP
+// connection to a node. frame.go tells every frame and its bytes.
+//
+// # A connection
+//
+//	dialer (Session)                         acceptor (Server)
+//	   │ TLS 1.3, both with certificates; or plaintext on one machine
+//	   │ HELLO ───────────────────────────────────▶ │  versions, process, limits
+//	   │ ◀─────────────────────────────────── HELLO │
+//	   │ CALL 1 ──────────────────────────────────▶ │
+//	   │ DATA 1 (arguments) END ──────────────────▶ │  the method runs
+//	   │ CALL 3 (fetch) ──────────────────────────▶ │  the handler runs
+//	   │ ◀───────────── RESULT 1, DATA 1 (value) END │
+//	   │ DATA 3 … ────────────────────────────────▶ │
+//	   │ ◀──────────────────────────────── WINDOW 3 │
+//	   │ ACK 1 ───────────────────────────────────▶ │  its claim may go
+//	   │ ◀───────────────── RESPONSE 3, DATA 3 … END │
+//	   │ PING, PONG both ways every 5 s             │
+//	   │ ◀──────────────────────────────── GOAWAY 3 │  drain: 3 is the last
+//
+// Calls are independent of each other: each has its own windows (flow.go), and
+// what a peer makes the other side hold is bounded whatever it sends. CANCEL ends
+// a call whose caller has gone. There are no capabilities in version 1: stubs,
+// functions and streams as values are refused by internal/value, by name.
+//
+// # What is known when a call fails
+//
+// The transport decides, not a text:
+//
+//	nothing of it was handed to Write            not delivered
+//	above the number of a GOAWAY                 not delivered
+//	handed to Write, connection ended, no        uncertain
+//	  outcome
+//	an outcome's frame came                      received, unless it says that the
+//	                                             call was refused before it was taken
+//	a body that was begun can't be read on       received
+//
+// A connection has ended when a read or write fails, when nothing was heard for
+// 10 s (keepalive.go), or when the peer breaks the protocol. Nothing that was read
+// after such a silence is looked at: a process that was frozen does not act on
+// what waited for it.
+//
+// # A claim's refusal
+//
+// is a bit of a failure, never a code or text that an object could produce
+// (SPEC F17).
+package wire

@@ -1,0 +1,106 @@
+package wire
+
+// This file is flow control: who may send how much. It has no I/O and no lock.
+//
+// Only what was granted may be sent, and the receiver grants no more than it can
+// hold. Each call starts with initialWindow bytes per direction, which are set
+// aside for it; a body that is read as fast as it comes gets more, up to
+// maxWindow, out of a pool that all calls of the connection share:
+//
+//	connection 16 MiB = maxCalls x initialWindow   set aside
+//	                  + pool                       lent to bodies that move
+//
+//	one body's share: granted (the peer may send) + held (here, unread) + owed
+//	                  (read, not granted again yet)
+//
+// A reader that stalls keeps at most its own share, and every other call keeps
+// its initial window: a slow reader stalls only its own stream.
+const (
+	initialWindow = 4 << 10
+	maxWindow     = 1 << 20
+	connWindow    = 16 << 20
+	// maxCalls is the number of calls of a connection at one time.
+	maxCalls = 2048
+)
+
+// pool is what a connection can lend beyond the initial windows.
+type pool struct{ free int64 }
+
+func newPool() *pool { return &pool{free: connWindow - maxCalls*initialWindow} }
+
+// inflow is the receiving side of one body. Its share is granted + held + owed.
+type inflow struct {
+	pool                *pool
+	share               int64
+	granted, held, owed int64
+}
+
+func newInflow(p *pool) inflow {
+	return inflow{pool: p, share: initialWindow, granted: initialWindow}
+}
+
+// arrive takes n bytes that the peer sent; false if it was not allowed to.
+func (f *inflow) arrive(n int64) bool {
+	if n > f.granted {
+		return false
+	}
+	f.granted -= n
+	f.held += n
+	return true
+}
+
+// consume says that n bytes were read, and returns what to grant the peer now.
+func (f *inflow) consume(n int64) int64 {
+	f.held -= n
+	f.owed += n
+	if f.granted < f.share/2 { // the reader keeps up with the sender
+		f.grow(f.share)
+	}
+	if f.owed < f.share/2 {
+		return 0
+	}
+	return f.grant()
+}
+
+// expect says that n bytes will come and be taken at once, and returns what to
+// grant.
+func (f *inflow) expect(n int64) int64 {
+	if more := min(n, maxWindow) - f.share; more > 0 {
+		f.grow(more)
+	}
+	if n <= initialWindow {
+		return 0
+	}
+	return f.grant()
+}
+
+func (f *inflow) grant() int64 {
+	n := f.owed
+	f.owed = 0
+	f.granted += n
+	return n
+}
+
+func (f *inflow) grow(n int64) {
+	n = min(n, maxWindow-f.share, f.pool.free)
+	f.pool.free -= n
+	f.share += n
+	f.owed += n
+}
+
+// close gives the share back. Nothing of the body is kept any more; what still
+// arrives is thrown away.
+func (f *inflow) close() {
+	f.pool.free += f.share - initialWindow
+	*f = inflow{pool: f.pool, share: initialWindow}
+}
+
+// outflow is the sending side of one body: what may still be sent.
+type outflow int64
+
+// add takes a grant of the peer; false if that goes beyond all measure.
+// Arguments are granted as a whole.
+func (f *outflow) add(n int64) bool {
+	*f += outflow(n)
+	return n >= 0 && *f <= connWindow+maxBody
+}

@@ -1,0 +1,450 @@
+package wire
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"time"
+
+	"github.com/limpet-dev/limpet"
+)
+
+// serverConn is the acceptor's end of a connection.
+//
+//	a call:  CALL ──▶ arguments come ──END──▶ runs ──outcome──▶ body leaves ──END──▶ over
+//	                  (a fetch runs at once)
+//	                  CANCEL, or the end of the connection, ends its context in
+//	                  every state; then nothing more of it is written
+type serverConn struct {
+	*link
+	s    *Server
+	peer Hello
+
+	// Under link.mu.
+	calls   map[uint64]*inCall
+	last    uint64 // highest number taken
+	drained bool   // GOAWAY was sent: calls above last are not taken
+	args    int64  // bytes of arguments held
+	results int64  // bytes of results that wait
+}
+
+// inCall is a call of a serverConn.
+type inCall struct {
+	c     *serverConn
+	n     uint64
+	head  *Call
+	ctx   *callContext
+	out   *outBody
+	body  *inBody // of a fetch
+	gone  chan struct{}
+	limit limpet.Timer // the caller's deadline; nil if it has none
+	// Under link.mu.
+	args    limpet.Encoded // of a method
+	held    int64          // what args has taken of the budgets
+	moved   time.Duration  // when a piece of args came last
+	running bool
+	over    bool // out of c.calls
+}
+
+func newServerConn(s *Server, conn Conn) *serverConn {
+	return &serverConn{link: newLink(conn, s.cfg.Clock), s: s, calls: map[uint64]*inCall{}}
+}
+
+// drain sends GOAWAY, and ends the connection once its calls are over.
+func (c *serverConn) drain() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.drained {
+		return
+	}
+	c.drained = true
+	c.pushLocked(item{head: appendGoAway(nil, c.last, "the node is stopping")})
+	c.restLocked()
+}
+
+func (c *serverConn) restLocked() {
+	if c.drained && len(c.calls) == 0 {
+		c.finishLocked(errClosed)
+	}
+}
+
+// callContext is the context of a call: it ends with the connection, with a
+// CANCEL, and at the caller's deadline, which it knows.
+type callContext struct {
+	context.Context
+	cancel context.CancelCauseFunc
+	at     time.Time
+}
+
+func (x *callContext) Deadline() (time.Time, bool) { return x.at, !x.at.IsZero() }
+
+// Err is context.DeadlineExceeded if that is why the context ended.
+func (x *callContext) Err() error {
+	err := x.Context.Err()
+	if err != nil && errors.Is(context.Cause(x.Context), context.DeadlineExceeded) {
+		return context.DeadlineExceeded
+	}
+	return err
+}
+
+// Causes of contexts that end by the caller.
+var (
+	errCanceledByCaller = errors.New("the caller canceled the call")
+	errBodyNotWanted    = errors.New("the caller closed the response's body")
+)
+
+func (c *serverConn) frame(f frame) error {
+	switch f.typ {
+	case frameAck:
+		return readAcks(f.payload, func(a ack) { c.s.cfg.Callee.Acknowledge(a.object, a.id) })
+	case frameGoAway:
+		_, why, err := readGoAway(f.payload)
+		if err == nil {
+			err = fmt.Errorf("the peer ended the connection: %.1000q", why)
+		}
+		return err
+	case frameCall:
+		return c.begin(f)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	ic := c.calls[f.call]
+	if ic == nil {
+		if f.call%2 == 0 || f.call > c.last && !c.drained {
+			return violation("%v of call %d, which was never made", f.typ, f.call)
+		}
+		return nil // it is over, or came after GOAWAY
+	}
+	switch f.typ {
+	case frameWindow:
+		n, err := readWindow(f.payload)
+		if err != nil {
+			return err
+		}
+		return ic.out.grantLocked(n)
+	case frameCancel:
+		why, err := readCancel(f.payload)
+		if err != nil {
+			return err
+		}
+		cause := map[cancelReason]error{
+			cancelAborted: errCanceledByCaller, cancelDeadline: context.DeadlineExceeded, cancelClosed: errBodyNotWanted,
+		}[why]
+		ic.dropLocked(cause)
+		return nil
+	case frameData, frameTrailer, frameAbort:
+		if ic.body != nil {
+			_, err := takeBodyLocked(ic.body, f)
+			return err
+		}
+		return ic.argsLocked(f)
+	}
+	return violation("%v by the dialer", f.typ)
+}
+
+// begin takes a call.
+func (c *serverConn) begin(f frame) error {
+	if f.call%2 == 0 {
+		return violation("call %d of the dialer has an even number", f.call)
+	}
+	head, err := readCall(f.payload)
+	if err != nil {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.drained:
+		return nil // above GOAWAY: the caller knows that it was not taken
+	case f.call <= c.last:
+		return violation("call %d after call %d", f.call, c.last)
+	case len(c.calls) >= maxCalls:
+		return violation("more than %d calls at one time", maxCalls)
+	}
+	c.last = f.call
+	ic := &inCall{c: c, n: f.call, head: head, gone: make(chan struct{}), moved: c.now()}
+	inner, cancel := context.WithCancelCause(c.s.ctx)
+	ic.ctx = &callContext{Context: inner, cancel: cancel}
+	if head.HasTimeLeft {
+		ic.ctx.at = c.clock.Now().Add(head.TimeLeft)
+		ic.limit = c.clock.AfterFunc(head.TimeLeft, func() { cancel(context.DeadlineExceeded) })
+	}
+	ic.out = newOutBody(ic.n, nil, ic.gone, c.peer.InitialWindow)
+	c.calls[ic.n] = ic
+	if head.Kind == KindFetch {
+		ic.body = newInBody(c.link, ic.n)
+		if f.ends() {
+			ic.body.endLocked(io.EOF)
+		}
+		return ic.startLocked()
+	}
+	switch {
+	case head.Kind == KindMethod && (head.Length < 0 || head.Length > maxBody):
+		return violation("a method call with arguments of %d bytes", head.Length)
+	case f.ends():
+		if head.Length > 0 {
+			return violation("a method call without its arguments of %d bytes", head.Length)
+		}
+		return ic.startLocked()
+	}
+	if n := head.Length; n > initialWindow { // arguments are taken as they come
+		return c.answerLocked(item{head: appendWindow(nil, ic.n, n-initialWindow)})
+	}
+	return nil
+}
+
+// argsLocked takes a piece of a method's arguments.
+func (ic *inCall) argsLocked(f frame) error {
+	c := ic.c
+	switch {
+	case f.typ == frameAbort:
+		ic.dropLocked(errCanceledByCaller)
+		return nil
+	case f.typ != frameData || ic.running:
+		return violation("%v of call %d, whose arguments are there", f.typ, f.call)
+	}
+	need := int64(len(ic.args) + len(f.payload))
+	if need > ic.head.Length || f.ends() && need != ic.head.Length {
+		return violation("arguments of %d bytes or more; they were said to be %d", need, ic.head.Length)
+	}
+	if need > int64(cap(ic.args)) {
+		size := min(ic.head.Length, max(need, 2*int64(cap(ic.args))))
+		more := size - ic.held
+		if c.args+more > c.s.args.limit/2 || !c.s.args.take(more) {
+			return ic.refuseLocked(overloaded("calls under way hold too many bytes of arguments on this connection or node"))
+		}
+		c.args += more
+		ic.held = size
+		ic.args = append(make(limpet.Encoded, 0, size), ic.args...)
+	}
+	ic.args = append(ic.args, f.payload...)
+	ic.moved = c.now()
+	if f.ends() {
+		return ic.startLocked()
+	}
+	return nil
+}
+
+func overloaded(format string, args ...any) *limpet.Error {
+	e := refused(limpet.CodeOverloaded, format, args...)
+	e.Overloaded = true
+	return e
+}
+
+// refuseLocked ends a call that has not run.
+func (ic *inCall) refuseLocked(e *limpet.Error) error {
+	err := ic.c.answerLocked(item{head: appendBlock(nil, frameFailure, flagEnd, ic.n, appendFailure(nil, e))})
+	ic.endLocked(e)
+	return err
+}
+
+// startLocked runs the call.
+func (ic *inCall) startLocked() error {
+	ic.running = true
+	ic.c.wg.Go(ic.run) // the reader, whose goroutine this is, still runs
+	return nil
+}
+
+// dropLocked is for a call whose caller has gone: nothing of it is written any
+// more.
+func (ic *inCall) dropLocked(cause error) { ic.endLocked(cause) }
+
+// endLocked ends everything of the call but its handler, whose context ends.
+func (ic *inCall) endLocked(cause error) {
+	if ic.over {
+		return
+	}
+	ic.over = true
+	close(ic.gone)
+	ic.ctx.cancel(cause)
+	if ic.limit != nil {
+		ic.limit.Stop()
+	}
+	if ic.body != nil {
+		ic.body.breakLocked(broken(cause))
+		ic.body.flow.close()
+	}
+	if !ic.running {
+		ic.releaseLocked()
+	}
+	delete(ic.c.calls, ic.n)
+	ic.c.restLocked()
+}
+
+// broken is what a handler gets that reads its request's body too late.
+func broken(cause error) error {
+	if cause == nil {
+		return http.ErrBodyReadAfterClose
+	}
+	return cause
+}
+
+// releaseLocked gives back what the arguments hold.
+func (ic *inCall) releaseLocked() {
+	ic.c.args -= ic.held
+	ic.c.s.args.give(ic.held)
+	ic.args, ic.held = nil, 0
+}
+
+// run is the call's goroutine.
+func (ic *inCall) run() {
+	switch ic.head.Kind {
+	case KindFetch:
+		ic.fetch()
+	case KindDescribe:
+		info, err := ic.c.s.cfg.Callee.Describe(ic.ctx, ic.head.Binding)
+		if err != nil {
+			ic.fail(err)
+			break
+		}
+		ic.result(appendBinding(nil, info))
+	case KindMethod:
+		result, err := ic.c.s.cfg.Callee.Call(ic.ctx, ic.head, ic.args)
+		ic.c.mu.Lock()
+		ic.releaseLocked()
+		ic.c.mu.Unlock()
+		if err != nil {
+			ic.fail(err)
+			break
+		}
+		ic.result(result)
+	}
+	ic.c.mu.Lock()
+	defer ic.c.mu.Unlock()
+	ic.endLocked(nil)
+}
+
+// fail answers with a failure. The errors of writing mean that nobody waits.
+func (ic *inCall) fail(err error) {
+	_ = ic.c.block(ic.out, frameFailure, flagEnd, appendFailure(nil, answered(err)))
+}
+
+// result answers with a value.
+func (ic *inCall) result(v limpet.Encoded) {
+	c := ic.c
+	if !ic.room(int64(len(v))) {
+		e := limpet.Errorf(limpet.CodeOverloaded, "the result of %d bytes was dropped: the caller's connection has more than %d bytes of results that it does not read", len(v), maxResults)
+		e.Overloaded, e.Delivery = true, limpet.DeliveryReceived
+		ic.fail(e)
+		return
+	}
+	flags := uint8(0)
+	if len(v) == 0 {
+		flags = flagEnd
+	}
+	if c.waitRoom(ic.gone) == nil {
+		head := appendBlock(make([]byte, 0, 2*headerBytes+8), frameResult, flags, ic.n, appendResult(nil, v))
+		if n := len(v); 0 < n && n <= min(int(ic.out.flow), maxPayload) {
+			ic.out.flow -= outflow(n)
+			c.pushLocked(item{head: appendHead(head, frameData, flagEnd, ic.n, n), tail: v})
+			v = nil
+		} else {
+			c.pushLocked(item{head: head})
+		}
+		c.mu.Unlock()
+		if len(v) > 0 {
+			_ = c.send(ic.out, v, true) // as for fail
+		}
+	}
+	ic.unroom(int64(len(v)))
+}
+
+// smallResult is what costs less than counting it.
+const smallResult = 64 << 10
+
+func (ic *inCall) room(n int64) bool {
+	if n <= smallResult {
+		return true
+	}
+	ic.c.mu.Lock()
+	defer ic.c.mu.Unlock()
+	if ic.c.results+n > maxResults {
+		return false
+	}
+	ic.c.results += n
+	return true
+}
+
+func (ic *inCall) unroom(n int64) {
+	if n <= smallResult {
+		return
+	}
+	ic.c.mu.Lock()
+	ic.c.results -= n
+	ic.c.mu.Unlock()
+}
+
+// fetch runs an http.Handler.
+func (ic *inCall) fetch() {
+	h := ic.head
+	u, err := url.Parse(h.URL)
+	if err != nil {
+		ic.fail(refused(limpet.CodeInvalidArgument, "Invalid URL: %w", err))
+		return
+	}
+	req := &http.Request{
+		Method: h.Method, URL: u, Host: h.Host, Header: h.Header, Trailer: h.Trailer, ContentLength: h.Length,
+		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Body: ic.body, RemoteAddr: ic.c.conn.RemoteAddr().String(),
+	}
+	if h.Length == 0 {
+		req.Body = http.NoBody
+	}
+	ic.body.atEnd = func(error) {
+		ic.c.mu.Lock()
+		defer ic.c.mu.Unlock()
+		for k, v := range ic.body.trailer {
+			if req.Trailer == nil {
+				req.Trailer = http.Header{}
+			}
+			req.Trailer[k] = v
+		}
+	}
+	resp, err := ic.c.s.cfg.Callee.Fetch(ic.ctx, h, req.WithContext(ic.ctx))
+	if err != nil {
+		ic.fail(err)
+		return
+	}
+	defer resp.Body.Close()
+	head := appendResponse(nil, &responseHead{
+		status: resp.StatusCode, length: max(resp.ContentLength, -1), header: resp.Header, trailer: resp.Trailer,
+	})
+	if len(head) > maxBlock {
+		e := limpet.Errorf(limpet.CodeTooLarge, "the headers of the response are %d bytes; the limit is %d", len(head), maxBlock)
+		e.Delivery = limpet.DeliveryReceived
+		ic.fail(e)
+		return
+	}
+	if ic.c.block(ic.out, frameResponse, 0, head) != nil {
+		return
+	}
+	err = ic.c.pump(ic.out, resp.Body, func() http.Header { return resp.Trailer })
+	var source errSource
+	if errors.As(err, &source) {
+		failed := source.err
+		if !errors.Is(failed, io.ErrUnexpectedEOF) {
+			failed = answered(failed)
+		}
+		_ = ic.c.block(ic.out, frameAbort, flagEnd, appendFailure(nil, failed)) // as for fail
+	}
+}
+
+// gone ends all calls when the connection has ended.
+func (c *serverConn) gone(why error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, ic := range c.calls {
+		ic.dropLocked(fmt.Errorf("the caller's connection was lost: %w", why))
+	}
+}
+
+// tick refuses calls whose arguments have stopped coming.
+func (c *serverConn) tick(now time.Duration) {
+	for _, ic := range c.calls {
+		if !ic.running && now-ic.moved > argsTimeout {
+			_ = ic.refuseLocked(refused(limpet.CodeInvalidArgument, "the arguments stopped after %d of %d bytes, for %v", len(ic.args), ic.head.Length, argsTimeout)) // a queue too long is found by the reader
+		}
+	}
+}

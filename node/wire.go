@@ -1,0 +1,204 @@
+package node
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/limpet-dev/limpet"
+	"github.com/limpet-dev/limpet/internal/dispatch"
+	"github.com/limpet-dev/limpet/internal/wire"
+)
+
+// Wire is where a node takes calls of other processes (package client). The zero
+// value takes none.
+type Wire struct {
+	// Addr is "host:port"; port 0 means any. Empty means not to listen.
+	Addr string
+	// CertFile, KeyFile and CAFile are PEM files: the node's certificate and key,
+	// and the CA that must have signed the certificate of everybody who connects.
+	// All or none; with none, only an address of this machine is allowed.
+	CertFile, KeyFile, CAFile string
+	// Plaintext allows another address without certificates: whoever reaches it
+	// can call every object.
+	Plaintext bool
+}
+
+func (w Wire) validate() error {
+	some := w.CertFile != "" || w.KeyFile != "" || w.CAFile != ""
+	switch {
+	case w.Addr == "" && (some || w.Plaintext):
+		return errors.New("Config.Wire: certificates or Plaintext without Addr")
+	case some && (w.CertFile == "" || w.KeyFile == "" || w.CAFile == ""):
+		return errors.New("Config.Wire: CertFile, KeyFile and CAFile belong together")
+	}
+	return nil
+}
+
+// wireAnswers is how long the answers of calls that have ended may still be read
+// when the node closes.
+const wireAnswers = 5 * time.Second
+
+// wireDoor is the node's listener for other processes.
+type wireDoor struct {
+	server *wire.Server
+	ln     net.Listener
+	served chan error
+}
+
+// openWire starts to listen, if Config.Wire says so.
+func (n *Node) openWire() (*wireDoor, error) {
+	w := n.cfg.Wire
+	if w.Addr == "" {
+		return nil, nil
+	}
+	var security *tls.Config
+	if w.CertFile != "" {
+		var err error
+		if security, err = wire.LoadTLS(w.CertFile, w.KeyFile, w.CAFile); err != nil {
+			return nil, fmt.Errorf("listen for other processes on %s: %w", w.Addr, err)
+		}
+	}
+	c := callee{n: n, spaces: map[string]limpet.Namespace[any]{}}
+	for name := range n.bindings {
+		space, err := limpet.NamespaceOf[any](n, name)
+		if err != nil {
+			return nil, err
+		}
+		c.spaces[name] = space
+	}
+	server, err := wire.NewServer(wire.ServerConfig{
+		Callee: c, Clock: n.cfg.Clock, Logger: n.cfg.Logger, TLS: security, Plaintext: w.Plaintext,
+		Hello: wire.NewHello(n.store.NodeID(), n.store.HistoryID(), n.store.BootID(), "limpet node"),
+	})
+	if err != nil {
+		return nil, err
+	}
+	ln, err := net.Listen("tcp", w.Addr)
+	if err != nil {
+		return nil, fmt.Errorf("listen for other processes: %w", err)
+	}
+	if security == nil && !w.Plaintext {
+		if a, ok := ln.Addr().(*net.TCPAddr); !ok || !a.IP.IsLoopback() {
+			_ = ln.Close() // nobody has connected
+			return nil, limpet.Errorf(limpet.CodeInvalidArgument,
+				"listen for other processes on %v: the address is not on this machine, and there is no TLS; give certificate, key and CA (--wire-cert, --wire-key, --wire-ca), or allow plaintext (--wire-plaintext)", ln.Addr())
+		}
+	}
+	if security == nil && w.Plaintext {
+		n.cfg.Logger.Warn("other processes connect without TLS: everybody who reaches the address can call every object", "address", ln.Addr().String())
+	}
+	d := &wireDoor{server: server, ln: ln, served: make(chan error, 1)}
+	go func() { // ends with the server
+		err := server.Serve(ln)
+		if !errors.Is(err, wire.ErrServerClosed) {
+			n.cfg.Logger.Error("the node takes no connections of other processes any more", "address", ln.Addr().String(), "error", err)
+		}
+		d.served <- err
+	}()
+	return d, nil
+}
+
+// close lets answers be read for a while, and returns when nothing of the door is
+// left.
+func (d *wireDoor) close(clock limpet.Clock) error {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	defer cancel(nil)
+	limit := clock.AfterFunc(wireAnswers, func() { cancel(fmt.Errorf("not within %v", wireAnswers)) })
+	defer limit.Stop()
+	err := d.server.Close(ctx)
+	<-d.served
+	return err
+}
+
+// WireAddr is where the node takes calls of other processes, or nil.
+func (n *Node) WireAddr() net.Addr {
+	if n.wire == nil {
+		return nil
+	}
+	return n.wire.ln.Addr()
+}
+
+// callee brings calls of other processes to the host.
+type callee struct {
+	n      *Node
+	spaces map[string]limpet.Namespace[any]
+}
+
+var _ wire.Callee = callee{}
+
+// Call runs a method.
+func (c callee) Call(ctx context.Context, h *wire.Call, args limpet.Encoded) (limpet.Encoded, error) {
+	b, id, err := c.find(h)
+	if err != nil {
+		return nil, err
+	}
+	spec := limpet.EncodedCall(&limpet.CallSpec{
+		Kind: limpet.KindMethod, Binding: b, Object: id, Method: h.Method, Existing: h.Existing,
+	}, args)
+	out, err := c.n.host.Do(ctx, attempt(spec, h))
+	if err != nil || out == nil {
+		return nil, err
+	}
+	return out.(limpet.Encoded), nil // what EncodedCall's Runner returns
+}
+
+// Fetch runs an http.Handler.
+func (c callee) Fetch(ctx context.Context, h *wire.Call, req *http.Request) (*http.Response, error) {
+	b, id, err := c.find(h)
+	if err != nil {
+		return nil, err
+	}
+	a := attempt(&limpet.CallSpec{Kind: limpet.KindFetch, Binding: b, Object: id, Existing: h.Existing}, h)
+	a.Request = req
+	return c.n.host.Fetch(ctx, a)
+}
+
+// Describe tells of a binding.
+func (c callee) Describe(_ context.Context, name string) (wire.BindingInfo, error) {
+	b, err := c.n.Binding(name)
+	if err != nil {
+		return wire.BindingInfo{}, err
+	}
+	return wire.BindingInfo{ClassIdentity: b.ClassIdentity, Policy: b.Policy}, nil
+}
+
+// Acknowledge gives a claim back.
+func (c callee) Acknowledge(object [32]byte, id limpet.Identity) {
+	c.n.host.Acknowledge(object, id)
+}
+
+// find checks that a call's object belongs to its binding, and its name to its
+// object.
+func (c callee) find(h *wire.Call) (*limpet.Binding, limpet.ID, error) {
+	b, err := c.n.Binding(h.Binding)
+	if err != nil {
+		return nil, limpet.ID{}, err
+	}
+	space := c.spaces[h.Binding]
+	id, err := space.IDFromString(hex.EncodeToString(h.Object[:]))
+	if err != nil || !h.Named {
+		return b, id, err
+	}
+	if j := id.Jurisdiction(); j != "" {
+		space = space.Jurisdiction(j)
+	}
+	named, err := space.IDFromName(h.Name)
+	if err == nil && !named.Equal(id) {
+		err = limpet.Errorf(limpet.CodeInvalidArgument, "the object's name and ID do not belong together").With(func(e *limpet.Error) { e.Delivery = limpet.DeliveryNone })
+	}
+	return b, named, err
+}
+
+func attempt(spec *limpet.CallSpec, h *wire.Call) dispatch.Attempt {
+	a := dispatch.Attempt{Call: spec, Identity: h.Identity, Number: h.Attempt, Retry: h.Retry, WillRetry: h.WillRetry}
+	for _, b := range h.Uncertain {
+		a.Uncertain = append(a.Uncertain, dispatch.Boot(b))
+	}
+	return a
+}
