@@ -55,6 +55,7 @@ type Shop interface {
 	Fail(ctx context.Context, how string) error
 	Left(ctx context.Context) (int64, error)
 	Whole(ctx context.Context) (string, error)
+	Slow(ctx context.Context, n int) (int, error)
 }
 
 type shop struct {
@@ -75,6 +76,13 @@ type gated struct{ st *limpet.State }
 
 // Add is not marked: each run adds.
 func (s *gated) Add(_ context.Context, n int) (int, error) { return add(s.st, n) }
+
+// Slow says that it has begun, takes its time and adds.
+func (s *gated) Slow(_ context.Context, n int) (int, error) {
+	fmt.Println("slow has begun")
+	time.Sleep(300 * time.Millisecond)
+	return add(s.st, n)
+}
 
 func (s *gated) Get(context.Context) (int, error) { return get(s.st) }
 
@@ -117,6 +125,13 @@ func (s *shop) Wait(ctx context.Context) error {
 		s.g.ended <- context.Cause(ctx)
 		return context.Cause(ctx)
 	}
+}
+
+// Slow says that it has begun, and takes its time.
+func (s *shop) Slow(_ context.Context, n int) (int, error) {
+	fmt.Println("slow has begun")
+	time.Sleep(300 * time.Millisecond)
+	return add(s.st, n)
 }
 
 func (s *shop) Echo(_ context.Context, v []byte) ([]byte, error) { return v, nil }
