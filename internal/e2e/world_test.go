@@ -221,6 +221,17 @@ func (l *logs) String() string {
 	return l.b.String()
 }
 
+// wait waits until the log has a text: it is written when the peer may know
+// already.
+func (l *logs) wait(t *testing.T, want string) {
+	t.Helper()
+	for limit := time.Now().Add(10 * time.Second); !strings.Contains(l.String(), want); time.Sleep(time.Millisecond) {
+		if time.Now().After(limit) {
+			t.Fatalf("the log is %q, want %q in it", l.String(), want)
+		}
+	}
+}
+
 type world struct {
 	n    *node.Node
 	g    *gates

@@ -416,13 +416,13 @@ func (l *link) failLocked(why error) {
 // wait returns when the goroutines have ended.
 func (l *link) wait() { l.wg.Wait() }
 
-// greet exchanges hellos, within ctx. The dialer speaks first.
+// greet exchanges hellos, within ctx. The dialer speaks first. After an error
+// the connection is the caller's to close.
 func (l *link) greet(ctx context.Context, ours Hello, dialer bool) (Hello, error) {
 	stop := context.AfterFunc(ctx, func() { _ = l.conn.Close() })
 	defer stop()
 	theirs, err := l.hellos(ours, dialer)
 	if err != nil {
-		_ = l.conn.Close()
 		if ctx.Err() != nil {
 			err = fmt.Errorf("handshake: %w", context.Cause(ctx))
 		}

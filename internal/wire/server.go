@@ -19,8 +19,9 @@ const (
 	// DefaultMaxConns is the number of connections at one time.
 	DefaultMaxConns = 1000
 	// DefaultMaxArgs is the bytes of arguments that calls of all connections may
-	// hold; of one connection half of it.
-	DefaultMaxArgs = 128 << 20
+	// hold; of one connection half of it, which must have room for the largest
+	// call.
+	DefaultMaxArgs = 80 << 20
 	// maxResults is the bytes of results that may wait for one peer.
 	maxResults = 64 << 20
 	// handshakeTimeout bounds TLS and hellos together.
@@ -181,10 +182,10 @@ func (s *Server) greet(conn net.Conn) {
 	}
 	if err != nil {
 		s.mu.Unlock()
-		_ = conn.Close() // nothing was promised
 		if s.ctx.Err() == nil && !errors.Is(err, io.EOF) {
 			s.cfg.Logger.Warn("a connection was refused", "peer", peer, "error", err)
 		}
+		_ = conn.Close() // nothing was promised
 		return
 	}
 	s.conns[c] = struct{}{}

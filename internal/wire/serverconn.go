@@ -211,7 +211,10 @@ func (ic *inCall) argsLocked(f frame) error {
 		return violation("arguments of %d bytes or more; they were said to be %d", need, ic.head.Length)
 	}
 	if need > int64(cap(ic.args)) {
-		size := min(ic.head.Length, max(need, 2*int64(cap(ic.args))))
+		size := ic.head.Length // all of it, once the peer has sent enough to be believed
+		if ic.args == nil {
+			size = min(size, max(need, MaxFrame))
+		}
 		more := size - ic.held
 		if c.args+more > c.s.args.limit/2 || !c.s.args.take(more) {
 			return ic.refuseLocked(overloaded("calls under way hold too many bytes of arguments on this connection or node"))

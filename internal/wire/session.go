@@ -62,6 +62,7 @@ func NewSession(ctx context.Context, conn Conn, ours Hello, clock limpet.Clock) 
 	s := &Session{link: newLink(conn, clock), calls: map[uint64]*outCall{}, next: 1}
 	peer, err := s.greet(ctx, ours, true)
 	if err != nil {
+		_ = conn.Close() // nothing was promised
 		return nil, err
 	}
 	s.peer = peer
