@@ -122,22 +122,10 @@ func appendFailure(b []byte, err error) []byte {
 		}
 	}
 	enc, cerr := cborWrite.Marshal(f)
-	if cerr != nil { // text that is no UTF-8, from a method's own error
-		for _, s := range []*string{&f.Code, &f.Name, &f.Message, &f.ObjectID, &f.Identity, &f.RequestID} {
-			*s = toUTF8(*s)
-		}
-		if enc, cerr = cborWrite.Marshal(f); cerr != nil {
-			panic(fmt.Errorf("wire: a failure can't be written: %w", cerr)) // strings, numbers and bytes always can
-		}
+	if cerr != nil {
+		panic(fmt.Errorf("wire: a failure can't be written: %w", cerr)) // strings, numbers and bytes always can
 	}
 	return append(b, enc...)
-}
-
-func toUTF8(s string) string {
-	if utf8.ValidString(s) {
-		return s
-	}
-	return string([]rune(s))
 }
 
 // readFailure reads an error that a peer sent as an outcome. What it says of
