@@ -1,6 +1,7 @@
 package host
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -53,8 +54,9 @@ type responseWriter struct {
 	chunks   []chunk
 	piped    int // bytes in chunks
 	resp     *http.Response
-	closed   bool // nobody reads
-	final    bool // nothing more comes, finalErr at the end
+	trailer  http.Header // for resp, once its reader has met the end
+	closed   bool        // nobody reads
+	final    bool        // nothing more comes, finalErr at the end
 	finalErr error
 	finalPos Pos
 	refused  *limpet.Error // what the handler asked for is not supported
@@ -426,15 +428,13 @@ func (w *responseWriter) concluded(failure *limpet.Error, pos Pos) {
 	if w.declared > w.written && w.req.Method != http.MethodHead && bodyAllowed(w.status) {
 		w.finalErr = io.ErrUnexpectedEOF
 	}
+	w.trailer = http.Header{}
 	for name := range w.resp.Trailer {
-		w.resp.Trailer[name] = w.header[name]
+		w.trailer[name] = w.header[name]
 	}
 	for name, v := range maps.All(w.header) {
 		if t, ok := strings.CutPrefix(name, http.TrailerPrefix); ok {
-			if w.resp.Trailer == nil {
-				w.resp.Trailer = http.Header{}
-			}
-			w.resp.Trailer[t] = v
+			w.trailer[t] = v
 		}
 	}
 	signal(w.avail)
@@ -506,6 +506,9 @@ func (b *responseBody) Read(p []byte) (int, error) {
 			if werr := inc.waitDurable(ctx, pos, 0); werr != nil {
 				return 0, b.broken(waitError(ctx, inc.id, werr, limpet.DeliveryReceived))
 			}
+			if errors.Is(err, io.EOF) {
+				b.trail()
+			}
 			return 0, err
 		}
 		w.mu.Unlock()
@@ -518,6 +521,19 @@ func (b *responseBody) Read(p []byte) (int, error) {
 	n := copy(p, b.cur)
 	b.cur = b.cur[n:]
 	return n, nil
+}
+
+// trail gives the response its trailers: in Read, since nobody may look at them
+// while that runs (net/http.Response).
+func (b *responseBody) trail() {
+	w := b.w
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.trailer) > 0 && w.resp.Trailer == nil {
+		w.resp.Trailer = http.Header{}
+	}
+	maps.Copy(w.resp.Trailer, w.trailer)
+	w.trailer = nil
 }
 
 // broken makes err the body's end for good.
