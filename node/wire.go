@@ -48,7 +48,7 @@ const wireAnswers = 5 * time.Second
 type wireDoor struct {
 	server *wire.Server
 	ln     net.Listener
-	served chan error
+	served chan struct{} // closed when the listener is
 }
 
 // openWire starts to listen, if Config.Wire says so.
@@ -93,13 +93,12 @@ func (n *Node) openWire() (*wireDoor, error) {
 	if security == nil && w.Plaintext {
 		n.cfg.Logger.Warn("other processes connect without TLS: everybody who reaches the address can call every object", "address", ln.Addr().String())
 	}
-	d := &wireDoor{server: server, ln: ln, served: make(chan error, 1)}
+	d := &wireDoor{server: server, ln: ln, served: make(chan struct{})}
 	go func() { // ends with the server
-		err := server.Serve(ln)
-		if !errors.Is(err, wire.ErrServerClosed) {
+		defer close(d.served)
+		if err := server.Serve(ln); !errors.Is(err, wire.ErrServerClosed) {
 			n.cfg.Logger.Error("the node takes no connections of other processes any more", "address", ln.Addr().String(), "error", err)
 		}
-		d.served <- err
 	}()
 	return d, nil
 }

@@ -131,9 +131,9 @@ func appendFailure(b []byte, err error) []byte {
 // readFailure reads an error that a peer sent as an outcome. What it says of
 // claims counts only by its mark, and that it came means that it was received,
 // unless it says that it was not delivered.
-func readFailure(p []byte) (error, error) { //nolint:revive // the error that was read, and why none could be
+func readFailure(p []byte) (failed, err error) {
 	var f failure
-	if err := cborRead.Unmarshal(p, &f); err != nil {
+	if err = cborRead.Unmarshal(p, &f); err != nil {
 		return nil, violation("a failure is malformed: %v", err)
 	}
 	has := func(bit uint16) bool { return f.Bits&bit != 0 }

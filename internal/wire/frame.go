@@ -424,38 +424,38 @@ func readCall(p []byte) (*Call, error) {
 	return c, nil
 }
 
-func (cur *cursor) call(c *Call, flags uint8) {
-	copy(c.Object[:], cur.take(len(c.Object)))
-	c.Existing = flags&callExisting != 0
-	if c.Named = flags&callNamed != 0; c.Named {
-		c.Name = cur.text(limpet.MaxNameBytes)
+func (c *cursor) call(to *Call, flags uint8) {
+	copy(to.Object[:], c.take(len(to.Object)))
+	to.Existing = flags&callExisting != 0
+	if to.Named = flags&callNamed != 0; to.Named {
+		to.Name = c.text(limpet.MaxNameBytes)
 	}
-	c.Attempt = int(cur.varint(1 << 20)) //nolint:gosec // bounded
+	to.Attempt = int(c.varint(1 << 20)) //nolint:gosec // bounded
 	if flags&callIdentity != 0 {
-		copy(c.Identity.Nonce[:], cur.take(len(c.Identity.Nonce)))
-		c.Identity.CreatedMS = int64(cur.u64()) //nolint:gosec // the bits
+		copy(to.Identity.Nonce[:], c.take(len(to.Identity.Nonce)))
+		to.Identity.CreatedMS = int64(c.u64()) //nolint:gosec // the bits
 	}
-	c.Retry, c.WillRetry = flags&callRetry != 0, flags&callWillRetry != 0
-	if n := cur.varint(maxUncertain); n > 0 && !cur.bad {
-		c.Uncertain = make([]Boot, n)
-		for i := range c.Uncertain {
-			copy(c.Uncertain[i].History[:], cur.take(16))
-			copy(c.Uncertain[i].Boot[:], cur.take(16))
+	to.Retry, to.WillRetry = flags&callRetry != 0, flags&callWillRetry != 0
+	if n := c.varint(maxUncertain); n > 0 && !c.bad {
+		to.Uncertain = make([]Boot, n)
+		for i := range to.Uncertain {
+			copy(to.Uncertain[i].History[:], c.take(16))
+			copy(to.Uncertain[i].Boot[:], c.take(16))
 		}
 	}
-	if c.HasTimeLeft = flags&callDeadline != 0; c.HasTimeLeft {
-		c.TimeLeft = milliseconds(cur.varint(maxDeadline))
+	if to.HasTimeLeft = flags&callDeadline != 0; to.HasTimeLeft {
+		to.TimeLeft = milliseconds(c.varint(maxDeadline))
 	}
 	if flags&callTrace != 0 {
-		c.TraceParent, c.TraceState = cur.text(MaxTrace), cur.text(MaxTrace)
+		to.TraceParent, to.TraceState = c.text(MaxTrace), c.text(MaxTrace)
 	}
-	c.Length = int64(cur.varint(maxLength)) - 1 //nolint:gosec // bounded
-	if c.Kind == KindMethod {
-		c.Method = cur.text(maxMethod)
+	to.Length = int64(c.varint(maxLength)) - 1 //nolint:gosec // bounded
+	if to.Kind == KindMethod {
+		to.Method = c.text(maxMethod)
 		return
 	}
-	c.Method, c.URL, c.Host = cur.text(maxMethod), cur.text(maxURL), cur.text(maxURL)
-	c.Header, c.Trailer = cur.header(), cur.trailerNames()
+	to.Method, to.URL, to.Host = c.text(maxMethod), c.text(maxURL), c.text(maxURL)
+	to.Header, to.Trailer = c.header(), c.trailerNames()
 }
 
 // appendHeader writes HTTP fields: varint count, each text name and text value.

@@ -607,7 +607,9 @@ func TestServerClose(t *testing.T) {
 		if err := w.server.Close(t.Context()); err != nil {
 			t.Errorf("Close again says %v", err)
 		}
-		<-w.served
+		if err := <-w.served; !errors.Is(err, ErrServerClosed) {
+			t.Errorf("Serve returned %v", err)
+		}
 	})
 }
 
