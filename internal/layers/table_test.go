@@ -40,7 +40,7 @@ var table = []row{
 	{dir: "cmd/limpet", layer: 5},
 	{dir: "examples/*", layer: 6, public: true}, // above limpettest, which may be shown outside of tests
 	{dir: "limpettest", layer: 5, forTest: true},
-	{dir: "internal/e2e", layer: 5, forTest: true},
+	{dir: "internal/endtoend", layer: 5, forTest: true},
 	{dir: "bench/*", layer: 5},
 }
 

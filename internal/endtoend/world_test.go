@@ -1,4 +1,4 @@
-package e2e
+package endtoend
 
 import (
 	"bytes"
@@ -25,9 +25,9 @@ import (
 
 // TestMain is a node process when the environment says so, else the tests.
 func TestMain(m *testing.M) {
-	if dir := os.Getenv("LIMPET_E2E_NODE"); dir != "" {
+	if dir := os.Getenv("LIMPET_ENDTOEND_NODE"); dir != "" {
 		os.Exit(node.Main([]string{
-			"--dir", dir, "--listen", "127.0.0.1:0", "--wire", os.Getenv("LIMPET_E2E_ADDR"),
+			"--dir", dir, "--listen", "127.0.0.1:0", "--wire", os.Getenv("LIMPET_ENDTOEND_ADDR"),
 		}, node.Config{Classes: []*limpet.Class{shopClass(&gates{}), gatedClass}}, nil))
 	}
 	goleak.VerifyTestMain(m)

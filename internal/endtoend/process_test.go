@@ -1,4 +1,4 @@
-package e2e
+package endtoend
 
 import (
 	"bufio"
@@ -43,7 +43,7 @@ func spawn(dir, addr string) (*process, error) {
 		addr = "127.0.0.1:0"
 	}
 	p := &process{cmd: exec.Command(os.Args[0]), lines: make(chan string, 100), errs: &logs{}, ended: make(chan error, 1)}
-	p.cmd.Env = append(os.Environ(), "LIMPET_E2E_NODE="+dir, "LIMPET_E2E_ADDR="+addr)
+	p.cmd.Env = append(os.Environ(), "LIMPET_ENDTOEND_NODE="+dir, "LIMPET_ENDTOEND_ADDR="+addr)
 	p.cmd.Stderr = p.errs
 	out, err := p.cmd.StdoutPipe()
 	if err != nil {
