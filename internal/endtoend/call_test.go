@@ -273,3 +273,28 @@ func TestSlowReader(t *testing.T) {
 		}
 	}
 }
+
+// TestNotSupported passes what version 1 can't carry: each is refused, by name.
+func TestNotSupported(t *testing.T) {
+	w := open(t, nil)
+	s := shops(t, dial(t, w.addr)).Named("x")
+	for name, v := range map[string]any{
+		"func()": func() {}, "Stub": s, "bytes.Reader": bytes.NewReader(nil), "chan": make(chan int),
+	} {
+		_, err := s.Invoke(t.Context(), "echo", v)
+		if e := errorOf(t, err); e.Delivery != limpet.DeliveryNone || e.Attempts != 0 {
+			t.Errorf("%s: %+v", name, e)
+		} else {
+			wantIn(t, "the refusal", e.Error(), name)
+		}
+	}
+	req, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://shop/echo", nil)
+	req.Header.Set("Connection", "Upgrade")
+	req.Header.Set("Upgrade", "websocket")
+	_, err := s.Fetch(req)
+	if e := errorOf(t, err); e.Code != limpet.CodeNotSupported {
+		t.Errorf("an upgrade: %+v", e)
+	} else {
+		wantIn(t, "the refusal", e.Error(), "not supported", "WebSocket")
+	}
+}

@@ -50,7 +50,7 @@ const (
 
 const (
 	maxMessage = 256 << 10
-	maxFields  = 512 << 10
+	maxOwn     = 512 << 10
 	maxWord    = 4 << 10
 )
 
@@ -117,7 +117,7 @@ func appendFailure(b []byte, err error) []byte {
 	set(bitRejected, rejected(e))
 	set(bitDeadline, e.Code == limpet.CodeCanceled && !e.Remote && errors.Is(e, context.DeadlineExceeded))
 	if len(e.Fields) > 0 {
-		if enc, err := value.Marshal(e.Fields); err == nil && len(enc) <= maxFields {
+		if enc, err := value.Marshal(e.Fields); err == nil && len(enc) <= maxOwn {
 			f.Fields = enc
 		}
 	}

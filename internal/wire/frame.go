@@ -327,6 +327,7 @@ const (
 	maxUncertain = 16      // SPEC D2 allows 11 attempts
 	maxDeadline  = 1 << 40 // milliseconds
 	maxLength    = 1 << 62
+	maxFields    = 8 << 10 // of an HTTP header
 )
 
 // MaxTrace is the longest TraceParent or TraceState.
@@ -460,11 +461,7 @@ func (c *cursor) call(to *Call, flags uint8) {
 
 // appendHeader writes HTTP fields: varint count, each text name and text value.
 func appendHeader(b []byte, h http.Header) []byte {
-	n := 0
-	for _, vs := range h {
-		n += len(vs)
-	}
-	b = binary.AppendUvarint(b, uint64(n))
+	b = binary.AppendUvarint(b, uint64(fields(h)))
 	for k, vs := range h {
 		for _, v := range vs {
 			b = appendText(appendText(b, k), v)
@@ -473,8 +470,16 @@ func appendHeader(b []byte, h http.Header) []byte {
 	return b
 }
 
+// fields is the number of fields that a header has.
+func fields(h http.Header) (n int) {
+	for _, vs := range h {
+		n += len(vs)
+	}
+	return n
+}
+
 func (c *cursor) header() http.Header {
-	n := c.varint(maxBlock)
+	n := c.varint(maxFields)
 	h := http.Header{}
 	for ; n > 0 && !c.bad; n-- {
 		k := c.text(maxBlock)
@@ -494,7 +499,7 @@ func appendTrailerNames(b []byte, h http.Header) []byte {
 // trailerNames is nil if there are none.
 func (c *cursor) trailerNames() http.Header {
 	var h http.Header
-	for n := c.varint(maxBlock); n > 0 && !c.bad; n-- {
+	for n := c.varint(maxFields); n > 0 && !c.bad; n-- {
 		if h == nil {
 			h = http.Header{}
 		}

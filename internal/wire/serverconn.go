@@ -29,6 +29,7 @@ type serverConn struct {
 	drained bool   // GOAWAY was sent: calls above last are not taken
 	args    int64  // bytes of arguments held
 	results int64  // bytes of results that wait
+	running int    // goroutines of calls, also of those that are over
 }
 
 // inCall is a call of a serverConn.
@@ -43,7 +44,7 @@ type inCall struct {
 	limit limpet.Timer // the caller's deadline; nil if it has none
 	// Under link.mu.
 	args    limpet.Encoded // of a method
-	held    int64          // what args has taken of the budgets
+	held    int64          // what args and a long head have taken of the budgets
 	moved   time.Duration  // when a piece of args came last
 	running bool
 	over    bool // out of c.calls
@@ -174,6 +175,9 @@ func (c *serverConn) begin(f frame) error {
 	}
 	ic.out = newOutBody(ic.n, nil, ic.gone, c.peer.InitialWindow)
 	c.calls[ic.n] = ic
+	if n := int64(len(f.payload)); n > smallHead && !ic.holdLocked(2*n) {
+		return ic.refuseLocked(overloaded("calls under way hold too many bytes of names and headers on this connection or node"))
+	}
 	if head.Kind == KindFetch {
 		ic.body = newInBody(c.link, ic.n)
 		if f.ends() {
@@ -196,6 +200,20 @@ func (c *serverConn) begin(f frame) error {
 	return nil
 }
 
+// smallHead is a call's head that costs less than counting it.
+const smallHead = 4 << 10
+
+// holdLocked takes n bytes more of the budgets, if they are there.
+func (ic *inCall) holdLocked(n int64) bool {
+	c := ic.c
+	if c.args+n > c.s.args.limit/2 || !c.s.args.take(n) {
+		return false
+	}
+	c.args += n
+	ic.held += n
+	return true
+}
+
 // argsLocked takes a piece of a method's arguments.
 func (ic *inCall) argsLocked(f frame) error {
 	c := ic.c
@@ -215,12 +233,9 @@ func (ic *inCall) argsLocked(f frame) error {
 		if ic.args == nil {
 			size = min(size, max(need, MaxFrame))
 		}
-		more := size - ic.held
-		if c.args+more > c.s.args.limit/2 || !c.s.args.take(more) {
+		if !ic.holdLocked(size - int64(cap(ic.args))) {
 			return ic.refuseLocked(overloaded("calls under way hold too many bytes of arguments on this connection or node"))
 		}
-		c.args += more
-		ic.held = size
 		ic.args = append(make(limpet.Encoded, 0, size), ic.args...)
 	}
 	ic.args = append(ic.args, f.payload...)
@@ -244,8 +259,13 @@ func (ic *inCall) refuseLocked(e *limpet.Error) error {
 	return err
 }
 
-// startLocked runs the call.
+// startLocked runs the call. Calls that were canceled count until their
+// goroutine has ended: else a peer that cancels at once could start any number.
 func (ic *inCall) startLocked() error {
+	if ic.c.running >= maxCalls {
+		return ic.refuseLocked(overloaded("%d calls of this connection run, canceled ones among them", maxCalls))
+	}
+	ic.c.running++
 	ic.running = true
 	ic.c.wg.Go(ic.run) // the reader, whose goroutine this is, still runs
 	return nil
@@ -307,7 +327,7 @@ func (ic *inCall) run() {
 	case KindMethod:
 		result, err := ic.c.s.cfg.Callee.Call(ic.ctx, ic.head, ic.args)
 		ic.c.mu.Lock()
-		ic.releaseLocked()
+		ic.releaseLocked() // long before a slow reader has the result
 		ic.c.mu.Unlock()
 		if err != nil {
 			ic.fail(err)
@@ -317,12 +337,23 @@ func (ic *inCall) run() {
 	}
 	ic.c.mu.Lock()
 	defer ic.c.mu.Unlock()
+	ic.c.running--
+	ic.releaseLocked()
 	ic.endLocked(nil)
 }
 
 // fail answers with a failure. The errors of writing mean that nobody waits.
 func (ic *inCall) fail(err error) {
-	_ = ic.c.block(ic.out, frameFailure, flagEnd, appendFailure(nil, answered(err)))
+	e := answered(err)
+	b := appendFailure(nil, e)
+	n := int64(len(b))
+	if !ic.room(n) {
+		e = e.Clone()
+		e.Message, e.Fields, e.Cause = cut(e.Message, maxWord), nil, nil
+		b, n = appendFailure(nil, e), 0
+	}
+	_ = ic.c.block(ic.out, frameFailure, flagEnd, b)
+	ic.unroom(n)
 }
 
 // result answers with a value.
@@ -334,6 +365,7 @@ func (ic *inCall) result(v limpet.Encoded) {
 		ic.fail(e)
 		return
 	}
+	defer ic.unroom(int64(len(v)))
 	flags := uint8(0)
 	if len(v) == 0 {
 		flags = flagEnd
@@ -352,7 +384,6 @@ func (ic *inCall) result(v limpet.Encoded) {
 			_ = c.send(ic.out, v, true) // as for fail
 		}
 	}
-	ic.unroom(int64(len(v)))
 }
 
 // smallResult is what costs less than counting it.
@@ -414,13 +445,22 @@ func (ic *inCall) fetch() {
 	head := appendResponse(nil, &responseHead{
 		status: resp.StatusCode, length: max(resp.ContentLength, -1), header: resp.Header, trailer: resp.Trailer,
 	})
-	if len(head) > maxBlock {
-		e := limpet.Errorf(limpet.CodeTooLarge, "the headers of the response are %d bytes; the limit is %d", len(head), maxBlock)
+	if n := fields(resp.Header); len(head) > maxBlock || n > maxFields {
+		e := limpet.Errorf(limpet.CodeTooLarge, "the response has %d header fields, %d bytes; the limits are %d and %d", n, len(head), maxFields, maxBlock)
 		e.Delivery = limpet.DeliveryReceived
 		ic.fail(e)
 		return
 	}
-	if ic.c.block(ic.out, frameResponse, 0, head) != nil {
+	if n := int64(len(head)); ic.room(n) {
+		err = ic.c.block(ic.out, frameResponse, 0, head)
+		ic.unroom(n)
+	} else {
+		e := limpet.Errorf(limpet.CodeOverloaded, "the response was dropped: the caller's connection has more than %d bytes of results that it does not read", maxResults)
+		e.Overloaded, e.Delivery = true, limpet.DeliveryReceived
+		ic.fail(e)
+		return
+	}
+	if err != nil {
 		return
 	}
 	err = ic.c.pump(ic.out, resp.Body, func() http.Header { return resp.Trailer })

@@ -375,6 +375,10 @@ func (s *Session) Fetch(ctx context.Context, c *Call, req *http.Request) (*http.
 		closeBody()
 		return nil, refused(limpet.CodeTooLarge, "the method, URL or host of a fetch is over its limit of %d, %d and %d bytes", maxMethod, maxURL, maxURL)
 	}
+	if n := fields(c.Header); n > maxFields {
+		closeBody()
+		return nil, refused(limpet.CodeTooLarge, "the request has %d header fields; the limit is %d", n, maxFields)
+	}
 	c.Length = req.ContentLength
 	if body == nil {
 		c.Length = 0

@@ -642,3 +642,88 @@ func TestManyCalls(t *testing.T) {
 		w.close(t)
 	})
 }
+
+// TestRapidCancel cancels calls as fast as it makes them, whose handlers do not
+// look at their contexts.
+func TestRapidCancel(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		var now, most atomic.Int64
+		w := serve(t, &callee{call: func(context.Context, *Call, limpet.Encoded) (limpet.Encoded, error) {
+			most.Store(max(most.Load(), now.Add(1)))
+			defer now.Add(-1)
+			<-release
+			return nil, nil
+		}}, sim.Clock{})
+		s := w.session(t)
+		for range 2 * maxCalls {
+			ctx, cancel := context.WithCancel(t.Context())
+			done := startCall(ctx, s, method("a"), nil)
+			synctest.Wait()
+			cancel()
+			<-done
+		}
+		_, err := s.Call(t.Context(), method("a"), nil)
+		wantDelivery(t, "one more", err, limpet.CodeOverloaded, limpet.DeliveryNone)
+		if most.Load() > maxCalls {
+			t.Errorf("%d handlers ran at one time, the limit is %d", most.Load(), maxCalls)
+		}
+		close(release)
+		synctest.Wait()
+		if _, err := s.Call(t.Context(), method("a"), nil); err != nil {
+			t.Errorf("after them: %v", err)
+		}
+		s.Close()
+		w.close(t)
+	})
+}
+
+// TestLongHeads sends more names and headers than a connection may hold.
+func TestLongHeads(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		w := serve(t, &callee{fetch: func(context.Context, *Call, *http.Request) (*http.Response, error) {
+			<-release
+			return &http.Response{StatusCode: 204, Body: http.NoBody}, nil
+		}}, sim.Clock{})
+		s := w.session(t)
+		var all sync.WaitGroup
+		var refused, done atomic.Int64
+		for range 60 {
+			all.Go(func() {
+				req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://x/", nil)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				req.Header.Set("X", strings.Repeat("x", 900<<10))
+				resp, err := s.Fetch(t.Context(), &Call{Kind: KindFetch, Binding: "B"}, req)
+				if err != nil {
+					wantDelivery(t, "a fetch too many", err, limpet.CodeOverloaded, limpet.DeliveryNone)
+					refused.Add(1)
+					return
+				}
+				_, _ = io.Copy(io.Discard, resp.Body)
+				_ = resp.Body.Close()
+				done.Add(1)
+			})
+		}
+		synctest.Wait()
+		close(release)
+		all.Wait()
+		if refused.Load() == 0 || done.Load() < 20 {
+			t.Errorf("%d were refused and %d done", refused.Load(), done.Load())
+		}
+		if w.server.args.used != 0 {
+			t.Errorf("%d bytes are still counted", w.server.args.used)
+		}
+		req, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://x/", nil)
+		for i := range maxFields + 1 {
+			req.Header.Set(fmt.Sprint("X-", i), "")
+		}
+		_, err := s.Fetch(t.Context(), &Call{Kind: KindFetch, Binding: "B"}, req)
+		wantDelivery(t, "too many fields", err, limpet.CodeTooLarge, limpet.DeliveryNone)
+		s.Close()
+		w.close(t)
+	})
+}
