@@ -17,6 +17,8 @@ import (
 const (
 	// bindingTimeout is how long Binding asks a node that does not answer.
 	bindingTimeout = 10 * time.Second
+	// addressTimeout is how long one of several addresses may take to answer.
+	addressTimeout = 3 * time.Second
 	// bindingPause is how long Binding waits after an attempt that failed.
 	bindingPause = 200 * time.Millisecond
 )
@@ -143,7 +145,7 @@ func (c *Client) dial(d *dialing) {
 	c.mu.Unlock()
 	for i := range c.addrs {
 		k := (first + i) % len(c.addrs)
-		s, err := c.cfg.dialer.Dial(c.ctx, c.addrs[k])
+		s, err := c.dialOne(c.addrs[k])
 		if err == nil {
 			c.adopt(d, s, k)
 			return
@@ -160,6 +162,18 @@ func (c *Client) dial(d *dialing) {
 	}
 	c.dialing = nil
 	close(d.done)
+}
+
+// dialOne tries one address. With others to try it does not wait for long: those
+// of a machine that is off never answer.
+func (c *Client) dialOne(addr string) (*wire.Session, error) {
+	ctx, cancel := context.WithCancelCause(c.ctx)
+	defer cancel(nil)
+	if len(c.addrs) > 1 {
+		limit := c.clock.AfterFunc(addressTimeout, func() { cancel(fmt.Errorf("no answer within %v", addressTimeout)) })
+		defer limit.Stop()
+	}
+	return c.cfg.dialer.Dial(ctx, addr)
 }
 
 // adopt makes a session the one of new calls.
