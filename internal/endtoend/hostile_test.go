@@ -200,6 +200,24 @@ func TestMemoryBound(t *testing.T) {
 	attack(false, many(func(n uint64) []byte {
 		return append(frame(typeCall, 0, n, methodCall(id, "echo", 9)), frame(typeCancel, 0, n, []byte{0})...)
 	}))
+	attack(false, func(i uint64) []byte { // fetches with a header of a megabyte
+		raw := id.Bytes()
+		b := append([]byte{1, 0, 4}, "SHOP"...)
+		b = append(append(b, raw[:]...), 1, 0, 1)
+		b = append(append(b, 3), "GET"...)
+		b = append(append(b, 9), "http://x/"...)
+		b = binary.AppendUvarint(append(b, 0), 8000)
+		for k := range 8000 {
+			b = append(append(b, 5), fmt.Sprintf("%05d", k)...)
+			b = append(append(b, 100), make([]byte, 100)...)
+		}
+		b = append(b, 0)
+		out := frame(typeCall, flagMore|flagEnd, 2*i+1, b[:60000])
+		for b = b[60000:]; len(b) > 60000; b = b[60000:] {
+			out = append(out, frame(typeMore, flagMore, 2*i+1, b[:60000])...)
+		}
+		return append(out, frame(typeMore, 0, 2*i+1, b)...)
+	})
 	for range 4 { // arguments of 32 MiB each that never end
 		attack(false, func(i uint64) (b []byte) {
 			b = frame(typeCall, 0, 2*i+1, methodCall(id, "echo", 32<<20))
