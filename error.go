@@ -374,11 +374,23 @@ func NoFetchError(object ID) *Error {
 	}
 }
 
+// maxErrorText is the longest text of a method's error, in bytes.
+const maxErrorText = 1 << 20
+
+// bounded cuts a text that is too long for an error, and says so.
+func bounded(text string) string {
+	if len(text) <= maxErrorText {
+		return text
+	}
+	return fmt.Sprintf("%s… (cut: the text has %d bytes, the limit is %d)", strings.ToValidUTF8(text[:maxErrorText], ""), len(text), maxErrorText)
+}
+
 // MethodError turns the error that a Runner returned into what its caller sees
 // (SPEC C26, C7): the text, code, name and fields are the method's own, the
-// delivery is received and Remote is set. The cause stays behind. Nothing is
-// shared with an error that a Runner of this package returned; of another, the
-// values in Fields are. An error whose own methods panic gives that as its text.
+// delivery is received and Remote is set. A text of more than 1 MiB is cut. The
+// cause stays behind. Nothing is shared with an error that a Runner of this
+// package returned; of another, the values in Fields are. An error whose own
+// methods panic gives that as its text.
 // For limpet's own packages.
 func MethodError(object ID, err error) (out *Error) {
 	if r, ok := err.(refusal); ok { //nolint:errorlint // exactly what the Runner returned, not what the method wrapped
@@ -396,7 +408,7 @@ func MethodError(object ID, err error) (out *Error) {
 	if copied {
 		err = fields.error
 	}
-	out.Message = err.Error()
+	out.Message = bounded(err.Error())
 	if e, ok := errors.AsType[*Error](err); ok {
 		out.Code, out.Name = e.CodeOrDefault(), e.Name
 		out.Retryable, out.Overloaded = e.Retryable, e.Overloaded

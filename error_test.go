@@ -7,6 +7,7 @@ import (
 	"io"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -222,5 +223,16 @@ func TestResetErrorOfUnreadable(t *testing.T) {
 	cause := errors.New("why")
 	if e := limpet.ResetError(limpet.ID{}, "The object was reset.", cause); !errors.Is(e, cause) {
 		t.Errorf("lost its cause: %v", e)
+	}
+}
+
+func TestMethodErrorTextIsBounded(t *testing.T) {
+	long := strings.Repeat("ä", 1<<20)
+	e := limpet.MethodError(limpet.ID{}, errors.New(long))
+	if len(e.Message) > 1<<20+100 || !utf8.ValidString(e.Message) || !strings.HasSuffix(e.Message, "… (cut: the text has 2097152 bytes, the limit is 1048576)") {
+		t.Errorf("got %d bytes ending in %q", len(e.Message), e.Message[len(e.Message)-80:])
+	}
+	if e := limpet.MethodError(limpet.ID{}, errors.New(long[:1<<20])); e.Message != long[:1<<20] {
+		t.Errorf("a text of 1 MiB was changed: %d bytes", len(e.Message))
 	}
 }

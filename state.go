@@ -116,7 +116,13 @@ func (s *State) BlockConcurrencyWhile(ctx context.Context, fn func(context.Conte
 // and keeps the object in memory until it returns, at most 15 minutes
 // (SPEC H10). The reply of the running event does not wait for it. An error of
 // fn is logged. fn holds the object like any handler: use Await for slow work.
-func (s *State) WaitUntil(fn func(context.Context) error) { s.in.WaitUntil(fn) }
+// A nil fn panics here, in the event that gave it.
+func (s *State) WaitUntil(fn func(context.Context) error) {
+	if fn == nil {
+		panic(nilFunction("WaitUntil"))
+	}
+	s.in.WaitUntil(fn)
+}
 
 // Abort resets the object at once: its memory is lost, the running turn is
 // rolled back, every call in flight fails with the text of reason, or with

@@ -362,6 +362,14 @@ func TestStatePassesThrough(t *testing.T) {
 	} {
 		refused(t, err, limpet.CodeInvalidArgument, what, "nil")
 	}
+	func() {
+		defer func() { // in the event that gave it, not in a later one
+			if p := recover(); p == nil {
+				t.Error("WaitUntil took a nil function")
+			}
+		}()
+		st.WaitUntil(nil)
+	}()
 	if len(f.log) != 0 {
 		t.Errorf("a nil function came through: %v", f.log)
 	}

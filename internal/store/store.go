@@ -207,7 +207,7 @@ func (s *Store) open(ctx context.Context) error {
 		return err
 	}
 	if s.replay.CutBytes > 0 {
-		s.opt.Logger.Warn("commit log: cut a batch that was being written when the process or the power ended; nothing of it was acknowledged",
+		s.opt.Logger.Warn("commit log: cut the end of the log, which is no whole batch: one was being written when the process or the power ended, and nothing of it was acknowledged; if the node had been stopped properly, the disk has changed it",
 			"bytes", s.replay.CutBytes, "file", s.replay.CutFile, "offset", s.replay.CutAt)
 	}
 	if n := s.replay.DroppedPieces; n > 0 {
