@@ -272,6 +272,7 @@ func (h *Host) deliver(ctx context.Context, ev *event) error {
 func (inc *incarnation) deliver(ctx context.Context, ev, ctor *event) (delivered bool, err error) {
 	h := inc.host
 	ev.inc = inc
+	inc.learn(ev.attempt.Call.Object)
 	inc.mu.Lock()
 	if ctor != nil {
 		// Under the lock: the constructor can't fail before ev is queued, so that

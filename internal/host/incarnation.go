@@ -26,6 +26,8 @@ type incarnation struct {
 	cause    *limpet.Error // why it ended; set before dead is closed
 	receiver any           // what the constructor made
 
+	learned atomic.Pointer[limpet.ID] // id with the name that a later call used, if id has none
+
 	storage   sync.Mutex // guards the fields below
 	data      Object     // nil before load
 	ledger    ledger
@@ -57,7 +59,18 @@ func newIncarnation(h *Host, call *limpet.CallSpec, prev *incarnation) *incarnat
 }
 
 // label names the object for people: its class, and its name or ID.
-func (inc *incarnation) label() string { return labelOf(inc.class, inc.id) }
+func (inc *incarnation) label() string { return labelOf(inc.class, inc.ID()) }
+
+// learn keeps the name of an object that was loaded by its digits and is now
+// called by its name (SPEC A11).
+func (inc *incarnation) learn(called limpet.ID) {
+	if inc.birth.Named || inc.learned.Load() != nil {
+		return
+	}
+	if _, named := called.Name(); named {
+		inc.learned.Store(&called)
+	}
+}
 
 func labelOf(class *limpet.Class, id limpet.ID) string {
 	if name, ok := id.Name(); ok {

@@ -24,7 +24,12 @@ const leaveSync = "Sync"
 // aborted is the panic that ends a handler which called Abort.
 type aborted struct{}
 
-func (inc *incarnation) ID() limpet.ID { return inc.id }
+func (inc *incarnation) ID() limpet.ID {
+	if id := inc.learned.Load(); id != nil {
+		return *id
+	}
+	return inc.id
+}
 
 func (inc *incarnation) Codec() limpet.Codec { return inc.codec }
 
