@@ -4,6 +4,8 @@ import (
 	"errors"
 	"io"
 	"net/http"
+
+	"github.com/limpet-dev/limpet"
 )
 
 // inBody is a body that comes in: the reader's end of a stream. It is read by
@@ -251,7 +253,11 @@ func (l *link) pump(o *outBody, r io.Reader, trailer func() http.Header) error {
 		switch {
 		case errors.Is(err, io.EOF):
 			if t := trailer(); len(t) > 0 {
-				return l.block(o, frameTrailer, flagEnd, appendHeader(nil, t))
+				b := appendHeader(nil, t)
+				if n := fields(t); len(b) > maxBlock || n > maxFields { // the peer would end the connection
+					return errSource{limpet.Errorf(limpet.CodeTooLarge, "%d trailers of %d bytes; the limits are %d and %d", n, len(b), maxFields, maxBlock)}
+				}
+				return l.block(o, frameTrailer, flagEnd, b)
 			}
 			return l.send(o, nil, true)
 		case err != nil:

@@ -445,8 +445,8 @@ func (ic *inCall) fetch() {
 	head := appendResponse(nil, &responseHead{
 		status: resp.StatusCode, length: max(resp.ContentLength, -1), header: resp.Header, trailer: resp.Trailer,
 	})
-	if n := fields(resp.Header); len(head) > maxBlock || n > maxFields {
-		e := limpet.Errorf(limpet.CodeTooLarge, "the response has %d header fields, %d bytes; the limits are %d and %d", n, len(head), maxFields, maxBlock)
+	if n := max(fields(resp.Header), len(resp.Trailer)); len(head) > maxBlock || n > maxFields {
+		e := limpet.Errorf(limpet.CodeTooLarge, "the response has %d header fields or trailers, %d bytes; the limits are %d and %d", n, len(head), maxFields, maxBlock)
 		e.Delivery = limpet.DeliveryReceived
 		ic.fail(e)
 		return

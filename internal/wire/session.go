@@ -243,11 +243,13 @@ func (s *Session) acknowledge(oc *outCall) {
 	}
 }
 
-// left notes the time until ctx's deadline.
+// left notes the time until ctx's deadline. One beyond what a call's head can say
+// is none: it is decades away.
 func (s *Session) left(ctx context.Context, c *Call) {
 	if at, ok := ctx.Deadline(); ok {
-		c.HasTimeLeft = true
-		c.TimeLeft = max(at.Sub(s.clock.Now()), 0)
+		if d := max(at.Sub(s.clock.Now()), 0); d < milliseconds(maxDeadline) {
+			c.HasTimeLeft, c.TimeLeft = true, d
+		}
 	}
 }
 
@@ -375,9 +377,9 @@ func (s *Session) Fetch(ctx context.Context, c *Call, req *http.Request) (*http.
 		closeBody()
 		return nil, refused(limpet.CodeTooLarge, "the method, URL or host of a fetch is over its limit of %d, %d and %d bytes", maxMethod, maxURL, maxURL)
 	}
-	if n := fields(c.Header); n > maxFields {
+	if n := max(fields(c.Header), len(c.Trailer)); n > maxFields {
 		closeBody()
-		return nil, refused(limpet.CodeTooLarge, "the request has %d header fields; the limit is %d", n, maxFields)
+		return nil, refused(limpet.CodeTooLarge, "the request has %d header fields or trailers; the limit is %d", n, maxFields)
 	}
 	c.Length = req.ContentLength
 	if body == nil {

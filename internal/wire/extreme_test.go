@@ -1,0 +1,92 @@
+package wire
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/limpet-dev/limpet"
+	"github.com/limpet-dev/limpet/internal/sim"
+)
+
+// TestFarDeadline has deadlines that the head of a call can't say: they are like
+// none, and cost neither the call nor its connection.
+func TestFarDeadline(t *testing.T) {
+	c := &callee{call: func(ctx context.Context, _ *Call, args limpet.Encoded) (limpet.Encoded, error) {
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+		return args, nil
+	}}
+	w := serve(t, c, sim.Clock{})
+	defer w.close(t)
+	for name, at := range map[string]time.Time{
+		"longest timeout": time.Now().Add(math.MaxInt64),
+		"year 9999":       time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC),
+		"a century":       time.Now().Add(100 * 365 * 24 * time.Hour),
+		"the most":        time.Now().Add(milliseconds(maxDeadline)),
+	} {
+		s := w.session(t)
+		ctx, cancel := context.WithDeadline(t.Context(), at)
+		if _, err := s.Call(ctx, method("m"), limpet.Encoded{1}); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		cancel()
+		s.Close()
+	}
+}
+
+// TestTooManyTrailers has requests and responses whose trailers the peer would
+// not take: they fail alone.
+func TestTooManyTrailers(t *testing.T) {
+	many := http.Header{}
+	for i := range maxFields + 1 {
+		many[fmt.Sprint("X-", i)] = nil
+	}
+	for name, trailer := range map[string]http.Header{
+		"long": {"X-Sum": {strings.Repeat("x", maxBlock)}}, "many": many, "many values": {"X-Sum": make([]string, maxFields+1)},
+	} {
+		for _, ofRequest := range []bool{true, false} {
+			t.Run(fmt.Sprint(name, " of request ", ofRequest), func(t *testing.T) {
+				c := &callee{call: echo, fetch: func(_ context.Context, _ *Call, r *http.Request) (*http.Response, error) {
+					if _, err := io.Copy(io.Discard, r.Body); err != nil {
+						return nil, err
+					}
+					resp := &http.Response{StatusCode: 200, Header: http.Header{}, Body: io.NopCloser(strings.NewReader("hi")), ContentLength: -1}
+					if !ofRequest {
+						resp.Trailer = trailer
+					}
+					return resp, nil
+				}}
+				w := serve(t, c, sim.Clock{})
+				defer w.close(t)
+				s := w.session(t)
+				defer s.Close()
+				req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://x/", io.NopCloser(strings.NewReader("body")))
+				if err != nil {
+					t.Fatal(err)
+				}
+				if ofRequest {
+					req.Trailer = trailer
+				}
+				resp, err := s.Fetch(t.Context(), &Call{Kind: KindFetch, Binding: "B", Attempt: 1}, req)
+				if err == nil {
+					_, err = io.Copy(io.Discard, resp.Body)
+					_ = resp.Body.Close()
+				}
+				if err == nil || errors.Is(err, limpet.CodeDisconnected) {
+					t.Errorf("the fetch says %v", err)
+				}
+				if _, err := s.Call(t.Context(), method("m"), limpet.Encoded{1}); err != nil {
+					t.Errorf("another call on the connection: %v", err)
+				}
+			})
+		}
+	}
+}
