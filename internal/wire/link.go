@@ -22,6 +22,9 @@ type Conn interface {
 	RemoteAddr() net.Addr
 }
 
+// closeWriter is a Conn that can end one direction: TCP and TLS can.
+type closeWriter interface{ CloseWrite() error }
+
 const (
 	// batchBytes is about what one Write is given.
 	batchBytes = 128 << 10
@@ -54,6 +57,11 @@ type link struct {
 	start time.Time
 	end   end
 	fr    *frameReader
+
+	// linger: after the last word wait until the peer closes too, if it does so
+	// soon. To close while the peer still sends (windows, acks) would make TCP
+	// throw away what it has not delivered yet.
+	linger bool
 
 	wake   chan struct{} // of one element: the writer has something to do
 	closed chan struct{} // closed with err set
@@ -214,6 +222,13 @@ func (l *link) writes() {
 			l.mu.Lock()
 			buf = l.takeLocked(buf[:0])
 			if len(buf) == 0 {
+				if half, ok := l.conn.(closeWriter); ok && l.linger && l.err == nil && errors.Is(l.last, errClosed) {
+					l.lastWord.Reset(finishTimeout)
+					l.mu.Unlock()
+					_ = half.CloseWrite() // if it fails, so does the reader
+					<-l.closed            // the reader meets the peer's end
+					return
+				}
 				if l.last != nil {
 					l.failLocked(l.last)
 				}

@@ -51,7 +51,9 @@ type inCall struct {
 }
 
 func newServerConn(s *Server, conn Conn) *serverConn {
-	return &serverConn{link: newLink(conn, s.cfg.Clock), s: s, calls: map[uint64]*inCall{}}
+	c := &serverConn{link: newLink(conn, s.cfg.Clock), s: s, calls: map[uint64]*inCall{}}
+	c.linger = true
+	return c
 }
 
 // drain sends GOAWAY, and ends the connection once its calls are over.
