@@ -40,7 +40,7 @@ func (t *transport) Do(ctx context.Context, a dispatch.Attempt) (any, error) {
 	if err != nil {
 		return nil, notSent(err)
 	}
-	s, err := t.connect(ctx)
+	s, err := t.connect(ctx, a)
 	if err != nil {
 		return nil, err
 	}
@@ -53,7 +53,7 @@ func (t *transport) Do(ctx context.Context, a dispatch.Attempt) (any, error) {
 
 // Fetch makes one attempt of a fetch.
 func (t *transport) Fetch(ctx context.Context, a dispatch.Attempt) (*http.Response, error) {
-	s, err := t.connect(ctx)
+	s, err := t.connect(ctx, a)
 	if err != nil {
 		if a.Request.Body != nil {
 			_ = a.Request.Body.Close() // nothing was read from it
@@ -63,8 +63,13 @@ func (t *transport) Fetch(ctx context.Context, a dispatch.Attempt) (*http.Respon
 	return s.Fetch(ctx, t.head(ctx, a, wire.KindFetch), a.Request)
 }
 
-func (t *transport) connect(ctx context.Context) (*wire.Session, error) {
+func (t *transport) connect(ctx context.Context, a dispatch.Attempt) (*wire.Session, error) {
 	s, err := t.c.connect(ctx)
+	if err == nil && a.Late != nil && a.Late() {
+		e := limpet.Errorf(limpet.CodeDisconnected, "Network connection lost: connected too late for another attempt")
+		e.Delivery, e.Retryable = limpet.DeliveryNone, true
+		return nil, e
+	}
 	if err == nil {
 		t.boot = dispatch.Boot(s.Peer().Process())
 	}

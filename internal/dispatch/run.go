@@ -297,6 +297,10 @@ func (r *run) attempt(a action) {
 			Call: r.spec, Number: a.n, Retry: a.flag, WillRetry: r.retries, Uncertain: r.seenBy,
 		},
 	}
+	if a.n > 1 {
+		e, cutoff := r.e, r.m.cutoff
+		j.a.Late = func() bool { return e.now() >= cutoff }
+	}
 	if a.n == 1 {
 		if r.first == nil && r.firstErr == nil {
 			r.first, r.firstErr = r.e.router.Route(r.ctx, r.spec)

@@ -27,6 +27,11 @@ type Attempt struct {
 	// Uncertain names the processes that may have received an earlier attempt
 	// with this Identity; empty unless Retry.
 	Uncertain []Boot
+	// Late reports whether the time for retries is over (SPEC E12); nil for a
+	// first attempt. A transport that had to connect asks before it sends: a
+	// process that was frozen meanwhile could send a retry when the object has
+	// forgotten the claim, before a timer tells of the cutoff.
+	Late func() bool
 	// Request is this attempt's own for KindFetch, else nil: absolute URL, its
 	// body never nil and byte for byte the caller's (SPEC E46). The transport
 	// may change it, and closes its body as an http.RoundTripper does.
