@@ -8,6 +8,7 @@ import (
 	"hash/crc32"
 	"maps"
 	"math/rand/v2"
+	"runtime"
 	"strings"
 	"sync"
 	"syscall"
@@ -256,12 +257,13 @@ func TestSpillClose(t *testing.T) {
 		must(t, o.Put("k", []byte("before")))
 		commit(t, o)
 		must(t, o.Put("k", noise(1, 60_000)))
-		reached := make(chan struct{})
+		reached, closing := make(chan struct{}), make(chan struct{})
 		writes := 0
 		d.setFault(func(op errorfs.Op) error {
 			if op.Kind == errorfs.OpFileWriteAt {
 				if writes++; writes == 1+i%12 {
 					close(reached)
+					<-closing
 				}
 			}
 			return nil
@@ -278,8 +280,16 @@ func TestSpillClose(t *testing.T) {
 		}()
 		var err error
 		select {
-		case <-reached:
-			if s.Close() == nil {
+		case <-reached: // the write waits until Close has begun
+			closed := make(chan error, 1)
+			go func() { closed <- s.Close() }()
+			for begun := false; !begun; runtime.Gosched() {
+				s.log.mu.Lock()
+				begun = s.log.closing
+				s.log.mu.Unlock()
+			}
+			close(closing)
+			if <-closed == nil {
 				t.Error("the store was closed while an object was open, and says nothing")
 			}
 			err = <-ended
