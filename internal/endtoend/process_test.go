@@ -2,12 +2,14 @@ package endtoend
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -261,6 +263,9 @@ func TestFrozen(t *testing.T) {
 	if err := p.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
+	for !stopped(t, p.cmd.Process.Pid) { // the signal reaches one thread after the other
+		runtime.Gosched()
+	}
 	begun := time.Now()
 	_, err := limpet.Call1(t.Context(), s, Shop.Add, 1)
 	took := time.Since(begun)
@@ -276,4 +281,25 @@ func TestFrozen(t *testing.T) {
 	if n, err := limpet.Call(t.Context(), s, Shop.Get); n != 1 || err != nil {
 		t.Errorf("after the thaw the object has %d, %v: want 1, without the stale call", n, err)
 	}
+}
+
+// stopped reports whether every thread of a process is stopped; where the system
+// does not say, it is true.
+func stopped(t *testing.T, pid int) bool {
+	t.Helper()
+	stats, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range stats {
+		b, err := os.ReadFile(name)
+		if err != nil {
+			return false
+		}
+		// The state stands behind the program's name, which is in parentheses.
+		if _, rest, ok := bytes.Cut(b, []byte(") ")); !ok || !bytes.HasPrefix(rest, []byte("T")) {
+			return false
+		}
+	}
+	return true
 }
