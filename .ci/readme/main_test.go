@@ -1,11 +1,14 @@
 package main
 
 import (
+	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
 
 const fence = "```"
@@ -83,12 +86,7 @@ func main() {
 `
 
 func TestRun(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	addr := l.Addr().String()
-	l.Close()
+	addr := freeAddr(t)
 	port := addr[strings.LastIndexByte(addr, ':')+1:]
 	serve := func(word string) string {
 		return "<!-- serve: " + addr + " -->\n~~~sh\ngo run server.go " + addr + " " + word + "\n~~~\n"
@@ -128,4 +126,20 @@ func TestRun(t *testing.T) {
 			}
 		})
 	}
+}
+
+// freeAddr is an address nobody listens on. Its port is below those that systems
+// give out by themselves, so that no other test gets it meanwhile.
+func freeAddr(t *testing.T) string {
+	t.Helper()
+	rng := rand.New(rand.NewPCG(uint64(time.Now().UnixNano()), uint64(os.Getpid())))
+	for range 100 {
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", 20000+rng.IntN(10000)))
+		if err == nil {
+			defer l.Close()
+			return l.Addr().String()
+		}
+	}
+	t.Fatal("no port from 20000 to 29999 is free")
+	return ""
 }

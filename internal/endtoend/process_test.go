@@ -6,6 +6,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -42,7 +44,7 @@ func start(t *testing.T, dir, addr string) *process {
 
 func spawn(dir, addr string) (*process, error) {
 	if addr == "" {
-		addr = "127.0.0.1:0"
+		addr = freeAddr()
 	}
 	p := &process{cmd: exec.Command(os.Args[0]), lines: make(chan string, 100), errs: &logs{}, ended: make(chan error, 1)}
 	p.cmd.Env = append(os.Environ(), "LIMPET_ENDTOEND_NODE="+dir, "LIMPET_ENDTOEND_ADDR="+addr)
@@ -302,4 +304,18 @@ func stopped(t *testing.T, pid int) bool {
 		}
 	}
 	return true
+}
+
+// freeAddr is an address nobody listens on, for a node that is started again on
+// it. Its port is below those that systems give out by themselves, so that no
+// connection of another test takes it meanwhile.
+func freeAddr() string {
+	rng := rand.New(rand.NewPCG(uint64(time.Now().UnixNano()), uint64(os.Getpid())))
+	for range 100 {
+		if ln, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", 20000+rng.IntN(10000))); err == nil {
+			_ = ln.Close()
+			return ln.Addr().String()
+		}
+	}
+	return "127.0.0.1:0"
 }
