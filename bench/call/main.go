@@ -17,9 +17,7 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"runtime"
-	"runtime/pprof"
 	"sync"
 	"time"
 
@@ -28,44 +26,25 @@ import (
 	"github.com/limpet-dev/limpet/node"
 )
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	err := run(ctx, os.Args[1:], os.Stdout)
-	stop()
-	switch {
-	case errors.Is(err, flag.ErrHelp):
-		os.Exit(2)
-	case err != nil:
-		fmt.Fprintln(os.Stderr, "call:", err)
-		os.Exit(1)
-	}
-}
+func main() { measure.Main(run) }
 
 type options struct {
-	rounds  int
-	time    time.Duration
-	quick   bool
-	only    string
-	profile string
+	measure.Rounds
+	only string
 }
 
 func run(ctx context.Context, args []string, out io.Writer) (err error) {
-	var o options
+	o := options{Rounds: measure.Rounds{N: 60, Time: 30 * time.Millisecond, QuickN: 3, QuickTime: 5 * time.Millisecond}}
 	flags := flag.NewFlagSet("call", flag.ContinueOnError)
 	flags.SetOutput(out)
-	flags.IntVar(&o.rounds, "rounds", 60, "rounds; each row runs once in each")
-	flags.DurationVar(&o.time, "time", 30*time.Millisecond, "about how long a row runs in a round")
-	flags.BoolVar(&o.quick, "quick", false, "3 rounds of 5ms, to see that it works")
+	o.Flags(flags, "")
+	o.ProfileFlag(flags, "the rounds")
 	flags.StringVar(&o.only, "only", "", "the one row to run, for -profile")
-	flags.StringVar(&o.profile, "profile", "", "write a CPU profile of the rounds to this file")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
-	if o.quick {
-		o.rounds, o.time = 3, 5*time.Millisecond
-	}
-	if o.rounds < 1 || o.time <= 0 {
-		return errors.New("-rounds and -time must be positive")
+	if err := o.Check(); err != nil {
+		return err
 	}
 
 	dir, err := os.MkdirTemp("", "limpet-bench-call-")
@@ -96,33 +75,23 @@ func run(ctx context.Context, args []string, out io.Writer) (err error) {
 	}
 
 	for _, r := range rows {
-		if err := r.calibrate(o.time); err != nil {
+		if err := r.calibrate(o.Time); err != nil {
 			return fmt.Errorf("%s: %w", r.name, err)
 		}
 	}
-	if o.profile != "" {
-		f, err := os.Create(o.profile)
-		if err != nil {
-			return err
-		}
-		defer f.Close()
-		if err := pprof.StartCPUProfile(f); err != nil {
-			return err
-		}
-		defer pprof.StopCPUProfile()
+	stop, err := o.Profile()
+	if err != nil {
+		return err
 	}
-	for round := range o.rounds {
-		for _, i := range measure.Order(round, len(rows)) {
-			if err := ctx.Err(); err != nil {
-				return context.Cause(ctx)
-			}
-			if err := rows[i].round(); err != nil {
-				return fmt.Errorf("%s: %w", rows[i].name, err)
-			}
+	defer stop()
+	err = o.Each(ctx, len(rows), func(_, i int) error {
+		if err := rows[i].round(); err != nil {
+			return fmt.Errorf("%s: %w", rows[i].name, err)
 		}
-	}
-	if o.profile != "" {
-		pprof.StopCPUProfile()
+		return nil
+	})
+	if err != nil {
+		return err
 	}
 	report(out, o, rows)
 	return nil
@@ -308,7 +277,7 @@ func report(out io.Writer, o options, rows []*row) {
 	for _, r := range rows {
 		by[r.name] = r
 	}
-	fmt.Fprintf(out, "A call in one process, no storage. %s. %d rounds, median (range).\n\n", measure.Machine(), o.rounds)
+	fmt.Fprintf(out, "A call in one process, no storage. %s. %d rounds, median (range).\n\n", measure.Machine(), o.N)
 	t := measure.Table{Head: []string{"call", "ns a call", "CPU ns", "allocations", "bytes", "times a direct call"}}
 	for _, r := range rows {
 		times := "-"

@@ -28,10 +28,8 @@ import (
 	"math"
 	"math/rand/v2"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -43,16 +41,7 @@ func main() {
 		serveMain(os.Args[2:])
 		return
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	err := run(ctx, os.Args[1:], os.Stdout)
-	stop()
-	switch {
-	case errors.Is(err, flag.ErrHelp):
-		os.Exit(2)
-	case err != nil:
-		fmt.Fprintln(os.Stderr, "door:", err)
-		os.Exit(1)
-	}
+	measure.Main(run)
 }
 
 type options struct {
@@ -60,39 +49,31 @@ type options struct {
 	dir         string
 	connections []int
 	objects     int
-	rounds      int
-	time        time.Duration
-	max         int64
+	measure.Rounds
 }
 
 func parse(args []string, out io.Writer) (o options, err error) {
+	o.Rounds = measure.Rounds{N: 9, Time: 500 * time.Millisecond, Max: 500_000, QuickN: 2, QuickTime: 20 * time.Millisecond}
 	flags := flag.NewFlagSet("door", flag.ContinueOnError)
 	flags.SetOutput(out)
 	flags.StringVar(&o.workerd, "workerd", "", "the workerd binary to compare with")
 	flags.StringVar(&o.dir, "dir", "", "folder on the disk to measure (default: that of temporary files)")
 	connections := flags.String("connections", "1,16,64", "numbers of connections, separated by commas")
 	flags.IntVar(&o.objects, "objects", 1000, "objects of the measurements that use many")
-	flags.IntVar(&o.rounds, "rounds", 9, "rounds; each side runs once in each, for each measurement")
-	flags.DurationVar(&o.time, "time", 500*time.Millisecond, "how long a side runs in a round")
-	flags.Int64Var(&o.max, "max", 500_000, "requests after which a side stops before its time")
-	quick := flags.Bool("quick", false, "20 objects and 2 rounds of 20ms, to see that it works")
+	o.Flags(flags, "20 objects")
 	if err := flags.Parse(args); err != nil {
 		return o, err
 	}
-	if *quick {
-		o.objects, o.rounds, o.time = 20, 2, 20*time.Millisecond
+	if o.Quick {
+		o.objects = 20
 	}
-	for c := range strings.SplitSeq(*connections, ",") {
-		n, err := strconv.Atoi(strings.TrimSpace(c))
-		if err != nil || n < 1 || n > 1024 {
-			return o, fmt.Errorf("-connections: %q is not a number from 1 to 1024", c)
-		}
-		o.connections = append(o.connections, n)
+	if o.connections, err = measure.Numbers("connections", *connections, 1024); err != nil {
+		return o, err
 	}
-	if o.objects < 1 || o.rounds < 1 || o.time <= 0 || o.max < 1 {
-		return o, errors.New("-objects, -rounds, -time and -max must be positive")
+	if o.objects < 1 {
+		return o, errors.New("-objects must be positive")
 	}
-	return o, nil
+	return o, o.Check()
 }
 
 // side is a way into a server.
@@ -101,13 +82,8 @@ type side struct {
 	server *server
 	// request makes the request of a measurement.
 	request func(m *measurement, object int, r *rand.Rand) request
-	clients []*client           // of the round that runs
-	figures map[string]*figures // by measurement and connections
-}
-
-// figures are those of a side over the rounds.
-type figures struct {
-	rate, p50, p99, cpu, others measure.Spread // a second; us; us; us; cores
+	clients []*client                   // of the round that runs
+	figures map[string]*measure.Figures // by measurement and connections
 }
 
 // measurement is what is asked of the objects.
@@ -175,9 +151,11 @@ func run(ctx context.Context, args []string, out io.Writer) (err error) {
 		sides = append(sides, &side{name: sideWorkerd, server: workerd, request: get})
 	}
 	for _, s := range sides {
-		s.figures = map[string]*figures{}
+		s.figures = map[string]*measure.Figures{}
 	}
-	for round := range o.rounds {
+	// A measurement of all sides after the other, so that those compared are close
+	// in time.
+	for round := range o.N {
 		for _, m := range measurements {
 			for _, c := range o.connections {
 				for _, i := range measure.Order(round, len(sides)) {
@@ -253,7 +231,7 @@ func (s *side) round(ctx context.Context, o options, round int, m *measurement, 
 	// Values must be new: a put that changes nothing commits nothing.
 	seed := uint64(round)<<32 | uint64(connections)
 	res, err := measure.Load{
-		Callers: connections, Time: o.time, Max: o.max, Seed: seed, PID: s.server.pid,
+		Callers: connections, Time: o.Time, Max: o.Max, Seed: seed, PID: s.server.pid,
 		Op: func(caller int, r *rand.Rand) error {
 			return s.clients[caller].do(s.request(m, r.IntN(m.objects(o)), r))
 		},
@@ -263,20 +241,16 @@ func (s *side) round(ctx context.Context, o options, round int, m *measurement, 
 	}
 	f := s.figures[figureKey(m, connections)]
 	if f == nil {
-		f = &figures{}
+		f = &measure.Figures{}
 		s.figures[figureKey(m, connections)] = f
 	}
-	f.rate.Add(res.Rate())
-	f.p50.Add(measure.Micros(res.Latency.Quantile(0.5)))
-	f.p99.Add(measure.Micros(res.Latency.Quantile(0.99)))
-	f.cpu.Add(measure.Micros(res.CPUPerOp()))
-	f.others.Add(res.Others)
+	f.Add(res)
 	return nil
 }
 
 func report(out io.Writer, o options, sides []*side) {
 	fmt.Fprintf(out, "HTTP requests that call an object, %d objects unless it says one. %s; the load runs on the same cores. %d rounds of %v, median (range).\n\n",
-		o.objects, measure.Machine(), o.rounds, o.time)
+		o.objects, measure.Machine(), o.N, o.Time)
 	var rival *side
 	for _, s := range sides {
 		if s.name == sideWorkerd {
@@ -288,12 +262,12 @@ func report(out io.Writer, o options, sides []*side) {
 		for _, c := range o.connections {
 			for _, s := range sides {
 				f := s.figures[figureKey(m, c)]
-				cells := []string{m.name, strconv.Itoa(c), s.name, f.rate.Text(measure.Whole), f.p50.Text(measure.Number), f.p99.Text(measure.Number),
-					measure.Number(f.cpu.Median()), "", "", measure.Number(f.others.Median())}
+				cells := []string{m.name, strconv.Itoa(c), s.name, f.Rate.Text(measure.Whole), f.P50.Text(measure.Number), f.P99.Text(measure.Number),
+					measure.Number(f.CPU.Median()), "", "", measure.Number(f.Others.Median())}
 				if rival != nil && s != rival {
 					b := rival.figures[figureKey(m, c)]
-					cells[7] = measure.Ratio(f.rate, b.rate).Text(measure.Number)
-					cells[8] = measure.Number(measure.Ratio(b.cpu, f.cpu).Median())
+					cells[7] = measure.Ratio(f.Rate, b.Rate).Text(measure.Number)
+					cells[8] = measure.Number(measure.Ratio(b.CPU, f.CPU).Median())
 				}
 				t.Row(cells...)
 			}
@@ -316,7 +290,7 @@ func report(out io.Writer, o options, sides []*side) {
 				continue
 			}
 			targets = append(targets, measure.Target{What: what + m.name + ", 64 connections, " + s.name,
-				Got: measure.Ratio(f.rate, b.rate).Median(), Limit: least, AtLeast: true})
+				Got: measure.Ratio(f.Rate, b.Rate).Median(), Limit: least, AtLeast: true})
 		}
 	}
 	measure.Targets(out, targets...)

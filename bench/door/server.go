@@ -1,19 +1,18 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	_ "embed" // the worker of workerd
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"syscall"
 	"time"
+
+	"github.com/limpet-dev/limpet/bench/measure"
 )
 
 //go:embed worker.js
@@ -24,38 +23,18 @@ var workerConfig []byte
 
 // server is a process under load.
 type server struct {
-	addr  string
-	pid   int
-	cmd   *exec.Cmd
-	stdin io.Closer
+	addr string
+	pid  int
+	stop func() error
 }
 
 // startLimpet runs this program again as the server.
 func startLimpet(ctx context.Context, dir string) (*server, error) {
-	self, err := os.Executable()
+	s, err := measure.StartServer(ctx, serveCommand, dir)
 	if err != nil {
 		return nil, err
 	}
-	cmd := exec.CommandContext(ctx, self, serveCommand, dir)
-	cmd.Stderr = os.Stderr
-	stdin, err := cmd.StdinPipe()
-	if err != nil {
-		return nil, err
-	}
-	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		return nil, err
-	}
-	if err := cmd.Start(); err != nil {
-		return nil, err
-	}
-	s := &server{pid: cmd.Process.Pid, cmd: cmd, stdin: stdin}
-	line, err := bufio.NewReader(stdout).ReadString('\n')
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("the server did not say its address: %w", err), s.stop())
-	}
-	s.addr = strings.TrimSpace(line)
-	return s, nil
+	return &server{addr: s.Addr, pid: s.PID, stop: s.Stop}, nil
 }
 
 // startWorkerd runs workerd on an empty folder.
@@ -92,7 +71,13 @@ func startWorkerd(ctx context.Context, path, dir string) (*server, error) {
 	if err := cmd.Start(); err != nil {
 		return nil, err
 	}
-	s := &server{addr: addr, pid: cmd.Process.Pid, cmd: cmd}
+	s := &server{addr: addr, pid: cmd.Process.Pid, stop: func() error {
+		if err := cmd.Process.Kill(); err != nil {
+			return err
+		}
+		_ = cmd.Wait() // says that it was killed
+		return nil
+	}}
 	deadline := time.Now().Add(answerTimeout)
 	for {
 		c, err := dial(addr)
@@ -105,17 +90,4 @@ func startWorkerd(ctx context.Context, path, dir string) (*server, error) {
 		}
 		time.Sleep(5 * time.Millisecond)
 	}
-}
-
-// stop ends the process: limpet's by the end of its input, workerd by a signal.
-func (s *server) stop() error {
-	if s.stdin != nil {
-		_ = s.stdin.Close()
-		return s.cmd.Wait()
-	}
-	if err := s.cmd.Process.Kill(); err != nil {
-		return err
-	}
-	_ = s.cmd.Wait() // says that it was killed
-	return nil
 }

@@ -21,7 +21,6 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"os/signal"
 	"runtime"
 	"runtime/debug"
 	"strconv"
@@ -42,40 +41,34 @@ func main() {
 		roundMain(os.Args[2:])
 		return
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	err := run(ctx, os.Args[1:], os.Stdout)
-	stop()
-	switch {
-	case errors.Is(err, flag.ErrHelp):
-		os.Exit(2)
-	case err != nil:
-		fmt.Fprintln(os.Stderr, "memory:", err)
-		os.Exit(1)
-	}
+	measure.Main(run)
 }
 
 func run(ctx context.Context, args []string, out io.Writer) error {
 	flags := flag.NewFlagSet("memory", flag.ContinueOnError)
 	flags.SetOutput(out)
 	objects := flags.Int("objects", 20_000, "objects in memory at once")
-	rounds := flags.Int("rounds", 3, "rounds, each in a process of its own")
+	rounds := measure.Rounds{N: 3, QuickN: 1}
+	rounds.Flags(flags, "300 objects")
 	dir := flags.String("dir", "", "folder for the data (default: that of temporary files)")
-	quick := flags.Bool("quick", false, "one round with 300 objects, to see that it works")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
-	if *quick {
-		*objects, *rounds = 300, 1
+	if rounds.Quick {
+		*objects = 300
 	}
-	if *objects < 1 || *rounds < 1 {
-		return errors.New("-objects and -rounds must be positive")
+	if *objects < 1 {
+		return errors.New("-objects must be positive")
+	}
+	if err := rounds.Check(); err != nil {
+		return err
 	}
 	self, err := os.Executable()
 	if err != nil {
 		return err
 	}
 	var figures []figure
-	for range *rounds {
+	for range rounds.N {
 		f, err := oneRound(ctx, self, *dir, *objects)
 		if err != nil {
 			return err

@@ -24,9 +24,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"os"
-	"os/signal"
 	"path/filepath"
-	"runtime/pprof"
 	"strconv"
 	"strings"
 	"time"
@@ -35,16 +33,7 @@ import (
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	err := run(ctx, os.Args[1:], os.Stdout)
-	stop()
-	switch {
-	case errors.Is(err, flag.ErrHelp):
-		os.Exit(2)
-	case err != nil:
-		fmt.Fprintln(os.Stderr, "put:", err)
-		os.Exit(1)
-	}
+	measure.Main(run)
 }
 
 const (
@@ -57,42 +46,33 @@ type options struct {
 	dir     string
 	objects int
 	callers []int
-	rounds  int
-	time    time.Duration
-	max     int64
-	profile string
-	sides   string
+	measure.Rounds
+	sides string
 }
 
 func parse(args []string, out io.Writer) (o options, err error) {
+	o.Rounds = measure.Rounds{N: 15, Time: 500 * time.Millisecond, Max: 2_000_000, QuickN: 2, QuickTime: 20 * time.Millisecond}
 	flags := flag.NewFlagSet("put", flag.ContinueOnError)
 	flags.SetOutput(out)
 	flags.StringVar(&o.dir, "dir", "", "folder on the disk to measure (default: that of temporary files)")
 	flags.IntVar(&o.objects, "objects", 1000, "objects")
 	callers := flags.String("callers", "1,16,256", "numbers of callers, separated by commas")
-	flags.IntVar(&o.rounds, "rounds", 15, "rounds; each side runs once in each, for each number of callers")
-	flags.DurationVar(&o.time, "time", 500*time.Millisecond, "how long a side runs in a round")
-	flags.Int64Var(&o.max, "max", 2_000_000, "puts after which a side stops before its time")
 	flags.StringVar(&o.sides, "sides", "log,limpet,files", "the sides to run")
-	flags.StringVar(&o.profile, "profile", "", "write a CPU profile of limpet's side, with the most callers, to this file")
-	quick := flags.Bool("quick", false, "20 objects and 2 rounds of 20ms, to see that it works")
+	o.Flags(flags, "20 objects")
+	o.ProfileFlag(flags, "limpet's side, with the most callers,")
 	if err := flags.Parse(args); err != nil {
 		return o, err
 	}
-	if *quick {
-		o.objects, o.rounds, o.time = 20, 2, 20*time.Millisecond
+	if o.Quick {
+		o.objects = 20
 	}
-	for c := range strings.SplitSeq(*callers, ",") {
-		n, err := strconv.Atoi(strings.TrimSpace(c))
-		if err != nil || n < 1 {
-			return o, fmt.Errorf("-callers: %q is no positive number", c)
-		}
-		o.callers = append(o.callers, n)
+	if o.callers, err = measure.Numbers("callers", *callers, 1<<16); err != nil {
+		return o, err
 	}
-	if o.objects < 1 || o.rounds < 1 || o.time <= 0 || o.max < 1 {
-		return o, errors.New("-objects, -rounds, -time and -max must be positive")
+	if o.objects < 1 {
+		return o, errors.New("-objects must be positive")
 	}
-	return o, nil
+	return o, o.Check()
 }
 
 // side is one way to make a value durable. Put is called by many at once.
@@ -132,15 +112,15 @@ func run(ctx context.Context, args []string, out io.Writer) (err error) {
 		if err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
-		r := &rows{name: name, side: s, of: map[int]*figures{}}
+		r := &rows{name: name, side: s, of: map[int]*measure.Figures{}}
 		for _, c := range o.callers {
-			r.of[c] = &figures{}
+			r.of[c] = &measure.Figures{}
 		}
 		sides = append(sides, r)
 		defer func() { err = errors.Join(err, r.close()) }()
 	}
 
-	for round := range o.rounds {
+	for round := range o.N {
 		for _, callers := range o.callers {
 			for _, i := range measure.Order(round, len(sides)) {
 				if err := sides[i].round(ctx, o, round, callers); err != nil {
@@ -157,36 +137,27 @@ func run(ctx context.Context, args []string, out io.Writer) (err error) {
 	return nil
 }
 
-// figures are those of a side with a number of callers, over the rounds.
-type figures struct {
-	rate, p50, p99, cpu, others measure.Spread // a second; us; us; us; cores
-}
-
 // rows are the figures of a side.
 type rows struct {
 	name   string
 	side   side
 	closed bool
 	puts   int64
-	of     map[int]*figures // by number of callers
+	of     map[int]*measure.Figures // by number of callers
 }
 
 func (r *rows) round(ctx context.Context, o options, round, callers int) error {
-	if o.profile != "" && r.name == "limpet" && callers == o.callers[len(o.callers)-1] && round == o.rounds-1 {
-		f, err := os.Create(o.profile)
+	if r.name == "limpet" && callers == o.callers[len(o.callers)-1] && round == o.N-1 {
+		stop, err := o.Profile()
 		if err != nil {
 			return err
 		}
-		defer f.Close()
-		if err := pprof.StartCPUProfile(f); err != nil {
-			return err
-		}
-		defer pprof.StopCPUProfile()
+		defer stop()
 	}
 	// Values must be new: a put that changes nothing makes no record.
 	seed := uint64(round)<<32 | uint64(callers)
 	res, err := measure.Load{
-		Callers: callers, Time: o.time, Max: o.max, Seed: seed,
+		Callers: callers, Time: o.Time, Max: o.Max, Seed: seed,
 		Op: func(_ int, r2 *rand.Rand) error {
 			return r.side.Put(ctx, r2.IntN(o.objects), key(r2.IntN(keysPerObject)), value(r2))
 		},
@@ -195,12 +166,7 @@ func (r *rows) round(ctx context.Context, o options, round, callers int) error {
 		return err
 	}
 	r.puts += res.Ops
-	f := r.of[callers]
-	f.rate.Add(res.Rate())
-	f.p50.Add(measure.Micros(res.Latency.Quantile(0.5)))
-	f.p99.Add(measure.Micros(res.Latency.Quantile(0.99)))
-	f.cpu.Add(measure.Micros(res.CPUPerOp()))
-	f.others.Add(res.Others)
+	r.of[callers].Add(res)
 	return nil
 }
 
@@ -272,19 +238,19 @@ func checkLog(ctx context.Context, sides []*rows) (logged, error) {
 
 func report(out io.Writer, o options, sides []*rows, lg logged) {
 	fmt.Fprintf(out, "Durable puts of %d changing bytes to %d objects. %s. %d rounds of %v, median (range).\n\n",
-		valueSize, o.objects, measure.Machine(), o.rounds, o.time)
+		valueSize, o.objects, measure.Machine(), o.N, o.Time)
 	limpet, log, files := find(sides, "limpet"), find(sides, "log"), find(sides, "files")
 	t := measure.Table{Head: []string{"callers", "side", "puts/s", "p50 us", "p99 us", "CPU us a put", "of the log", "times files", "others' cores"}}
 	for _, c := range o.callers {
 		for _, r := range sides {
 			f := r.of[c]
-			cells := []string{strconv.Itoa(c), r.name, f.rate.Text(measure.Whole), f.p50.Text(measure.Number), f.p99.Text(measure.Number),
-				f.cpu.Text(measure.Number), "", "", measure.Number(f.others.Median())}
+			cells := []string{strconv.Itoa(c), r.name, f.Rate.Text(measure.Whole), f.P50.Text(measure.Number), f.P99.Text(measure.Number),
+				f.CPU.Text(measure.Number), "", "", measure.Number(f.Others.Median())}
 			if log != nil && r != log {
-				cells[6] = measure.Ratio(f.rate, log.of[c].rate).Text(measure.Number)
+				cells[6] = measure.Ratio(f.Rate, log.of[c].Rate).Text(measure.Number)
 			}
 			if files != nil && r == limpet {
-				cells[7] = measure.Ratio(f.rate, files.of[c].rate).Text(measure.Number)
+				cells[7] = measure.Ratio(f.Rate, files.of[c].Rate).Text(measure.Number)
 			}
 			t.Row(cells...)
 		}
@@ -300,15 +266,15 @@ func report(out io.Writer, o options, sides []*rows, lg logged) {
 	}{{1, 0.85}, {16, 0.75}, {256, 0.20}} {
 		if f := limpet.of[x.callers]; f != nil && log != nil {
 			targets = append(targets, measure.Target{What: fmt.Sprintf("P3 of the log, %d callers", x.callers),
-				Got: measure.Ratio(f.rate, log.of[x.callers].rate).Median(), Limit: x.least, AtLeast: true})
+				Got: measure.Ratio(f.Rate, log.of[x.callers].Rate).Median(), Limit: x.least, AtLeast: true})
 		}
 	}
 	if f := limpet.of[256]; f != nil {
 		if files != nil {
 			targets = append(targets, measure.Target{What: "P3 times files, 256 callers",
-				Got: measure.Ratio(f.rate, files.of[256].rate).Median(), Limit: 10, AtLeast: true})
+				Got: measure.Ratio(f.Rate, files.of[256].Rate).Median(), Limit: 10, AtLeast: true})
 		}
-		targets = append(targets, measure.Target{What: "CPU a put, 256 callers", Got: f.cpu.Median(), Limit: 12, Unit: "us"})
+		targets = append(targets, measure.Target{What: "CPU a put, 256 callers", Got: f.CPU.Median(), Limit: 12, Unit: "us"})
 	}
 	if lg.known {
 		targets = append(targets, measure.Target{What: "bytes of a record", Got: lg.record, Limit: 150, Unit: "bytes"})
