@@ -6,6 +6,7 @@ import (
 	"net"
 
 	"github.com/limpet-dev/limpet"
+	"github.com/limpet-dev/limpet/internal/mutation"
 	"github.com/limpet-dev/limpet/internal/wire"
 )
 
@@ -15,6 +16,7 @@ type Option interface{ apply(*config) error }
 type config struct {
 	dialer wire.Dialer
 	trace  func(context.Context) (traceparent, tracestate string)
+	broken mutation.Set // none, except in bench/promise
 }
 
 type option func(*config) error
@@ -62,6 +64,14 @@ func Clock(clock limpet.Clock) Option {
 func Network(open func(ctx context.Context, addr string) (net.Conn, error)) Option {
 	return option(func(c *config) error {
 		c.dialer.Net = open
+		return nil
+	})
+}
+
+// Mutated breaks limpet's promise on purpose. It is for bench/promise.
+func Mutated(m mutation.Set) Option {
+	return option(func(c *config) error {
+		c.broken = m
 		return nil
 	})
 }

@@ -46,7 +46,7 @@ func (t *transport) Do(ctx context.Context, a dispatch.Attempt) (any, error) {
 	}
 	out, err := s.Call(ctx, t.head(ctx, a, wire.KindMethod), args)
 	if err != nil || out == nil {
-		return nil, err
+		return nil, t.told(err)
 	}
 	return out, nil
 }
@@ -60,7 +60,20 @@ func (t *transport) Fetch(ctx context.Context, a dispatch.Attempt) (*http.Respon
 		}
 		return nil, err
 	}
-	return s.Fetch(ctx, t.head(ctx, a, wire.KindFetch), a.Request)
+	resp, err := s.Fetch(ctx, t.head(ctx, a, wire.KindFetch), a.Request)
+	return resp, t.told(err)
+}
+
+// told is what the engine learns of a failure: the failure, except under a
+// mutation.
+func (t *transport) told(err error) error {
+	if !t.c.cfg.broken.LostNotDelivered || limpet.CodeOf(err) != limpet.CodeDisconnected || limpet.DeliveryOf(err) != limpet.DeliveryUncertain {
+		return err
+	}
+	e, _ := errors.AsType[*limpet.Error](err)
+	e = e.Clone()
+	e.Delivery = limpet.DeliveryNone
+	return e
 }
 
 func (t *transport) connect(ctx context.Context, a dispatch.Attempt) (*wire.Session, error) {

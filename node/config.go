@@ -11,6 +11,7 @@ import (
 
 	"github.com/limpet-dev/limpet"
 	"github.com/limpet-dev/limpet/internal/dispatch"
+	"github.com/limpet-dev/limpet/internal/mutation"
 	"github.com/limpet-dev/limpet/internal/store"
 )
 
@@ -61,6 +62,7 @@ type Config struct {
 	segmentSize int64
 	network     func(dispatch.Transport) dispatch.Transport
 	random      rand.Source
+	mutations   mutation.Set
 }
 
 // ExitLogFailed is the exit code of a process whose commit log failed.
@@ -88,6 +90,13 @@ func (c Config) OnDisk(disk store.FS, segmentSize int64) Config {
 // dispatch.Config. It is for limpettest.
 func (c Config) OnNetwork(wrap func(dispatch.Transport) dispatch.Transport, random rand.Source) Config {
 	c.network, c.random = wrap, random
+	return c
+}
+
+// Mutated is the configuration of a node that breaks its promise on purpose. It is
+// for bench/promise; the node says so in its log.
+func (c Config) Mutated(m mutation.Set) Config {
+	c.mutations = m
 	return c
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/limpet-dev/limpet/internal/dispatch"
 	"github.com/limpet-dev/limpet/internal/gateway"
 	"github.com/limpet-dev/limpet/internal/host"
+	"github.com/limpet-dev/limpet/internal/mutation"
 	"github.com/limpet-dev/limpet/internal/store"
 	"github.com/limpet-dev/limpet/internal/value"
 )
@@ -52,6 +53,9 @@ func Open(ctx context.Context, cfg Config) (_ *Node, err error) {
 		return nil, fmt.Errorf("open node: %w", err)
 	}
 	n := &Node{cfg: cfg, bindings: map[string]*limpet.Binding{}}
+	if cfg.mutations != (mutation.Set{}) {
+		cfg.Logger.Error("this node breaks its promise on purpose: calls may run twice and answers may be lost", "mutation", cfg.mutations.String())
+	}
 	n.store, err = store.Open(ctx, store.Options{
 		FS: cfg.disk, Dir: cfg.Dir, Clock: cfg.Clock, Logger: cfg.Logger, SegmentSize: cfg.segmentSize, Fatal: n.fatal,
 	})
@@ -76,7 +80,8 @@ func Open(ctx context.Context, cfg Config) (_ *Node, err error) {
 		Storage: host.FromStore(n.store), Clock: cfg.Clock, Bindings: n.Binding, Logger: cfg.Logger,
 		Boot:   dispatch.Boot{History: n.store.HistoryID(), Boot: n.store.BootID()},
 		Claims: claims, ClaimsIncomplete: !complete,
-		Limits: host.Limits{Idle: cfg.IdleTimeout, NodeBytes: memoryBytes() / 8},
+		Limits:    host.Limits{Idle: cfg.IdleTimeout, NodeBytes: memoryBytes() / 8},
+		Mutations: cfg.mutations,
 	})
 	if err != nil {
 		return nil, err

@@ -5,6 +5,7 @@ import (
 
 	"github.com/limpet-dev/limpet"
 	"github.com/limpet-dev/limpet/internal/dispatch"
+	"github.com/limpet-dev/limpet/internal/mutation"
 )
 
 // This file is the node-wide table of claims: rules A and B of DESIGN 5, what a
@@ -94,8 +95,9 @@ func rule(k knowledge) ruling {
 // claims is the table.
 type claims struct {
 	boot   dispatch.Boot
-	limit  int // claims
-	listed int // claims in the list
+	broken mutation.Set // none, except in bench/promise
+	limit  int          // claims
+	listed int          // claims in the list
 	byKey  map[claimKey]*claim
 	oldest *claim
 	newest *claim
@@ -131,7 +133,7 @@ func (t *claims) take(now int64, a arrival) (*claim, ruling) {
 		k.thisBoot = k.thisBoot && b == t.boot
 		k.thisHistory = k.thisHistory && b.History == t.boot.History
 	}
-	if r := rule(k); r != taken {
+	if r := rule(k); r != taken && !t.broken.ClaimRefusalOff && (k.flagged || !t.broken.UnflaggedAccepted) {
 		return nil, r
 	}
 	if c == nil {
@@ -179,6 +181,17 @@ func (t *claims) add(now int64, key claimKey) *claim {
 func (t *claims) expire(now int64) {
 	for t.oldest != nil && now-t.oldest.at >= int64(claimRetention) {
 		t.drop(t.oldest)
+	}
+}
+
+// forget removes the claims of an object; only a mutation does so.
+func (t *claims) forget(object [32]byte) {
+	for c := t.oldest; c != nil; {
+		following := c.next
+		if c.key.object == object {
+			t.drop(c)
+		}
+		c = following
 	}
 }
 

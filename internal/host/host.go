@@ -11,6 +11,7 @@ import (
 
 	"github.com/limpet-dev/limpet"
 	"github.com/limpet-dev/limpet/internal/dispatch"
+	"github.com/limpet-dev/limpet/internal/mutation"
 )
 
 // Limits bound what the host holds. A zero field takes its default; negative
@@ -83,6 +84,8 @@ type Config struct {
 	Limits           Limits
 	// Logger gets what nobody else is told. Nil discards it.
 	Logger *slog.Logger
+	// Mutations break the promise on purpose, for bench/promise; zero is none.
+	Mutations mutation.Set
 }
 
 // Claim is an identity that an object has taken.
@@ -118,6 +121,7 @@ type Host struct {
 	log      *slog.Logger
 	origin   time.Time
 	boot     dispatch.Boot
+	broken   mutation.Set // Config.Mutations
 	pool     pool
 	stop     chan struct{} // closed by Close
 	draining atomic.Bool
@@ -158,6 +162,11 @@ func New(c Config) (*Host, error) {
 	h := &Host{
 		storage: c.Storage, clock: c.Clock, bindings: c.Bindings, limits: c.Limits, log: c.Logger,
 		origin: c.Clock.Now(), boot: c.Boot, stop: make(chan struct{}), claims: newClaims(c.Boot, c.Limits.ClaimBytes),
+		broken: c.Mutations,
+	}
+	h.claims.broken = c.Mutations
+	if c.Mutations.EarlyAcknowledgement {
+		h.storage = earlyStorage{c.Storage}
 	}
 	if h.log == nil {
 		h.log = slog.New(slog.DiscardHandler)

@@ -376,6 +376,11 @@ func (inc *incarnation) evict(now, idle int64) bool {
 
 // gone says that the data may be opened by the next incarnation.
 func (inc *incarnation) gone() {
+	if inc.host.broken.ClaimsPerIncarnation {
+		inc.host.claimMu.Lock()
+		inc.host.claims.forget(inc.id.Bytes())
+		inc.host.claimMu.Unlock()
+	}
 	close(inc.closed)
 	inc.host.forget(inc)
 }

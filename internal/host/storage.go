@@ -49,6 +49,12 @@ type Storage interface {
 	Lost() <-chan struct{}
 }
 
+// earlyStorage is a Storage whose outputs do not wait; only a mutation uses it.
+type earlyStorage struct{ Storage }
+
+// Wait returns at once.
+func (earlyStorage) Wait(context.Context, Pos) error { return nil }
+
 // Object is one object's data, with the writes of the running turn. It is used
 // by one goroutine at a time. After Close every method fails.
 type Object interface {

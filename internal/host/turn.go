@@ -162,10 +162,14 @@ func (inc *incarnation) conclude(ev *event, result any, failure *limpet.Error) *
 // is, or nil. inc.storage is held.
 func (inc *incarnation) commit(own *claim) error {
 	dirty := inc.data.Dirty()
-	if !dirty && !inc.ledger.owed(own) {
+	if !dirty && (!inc.ledger.owed(own) || inc.host.broken.NoRecord) {
 		return nil
 	}
-	p, err := inc.data.Commit(inc.ledger.identities())
+	ids := inc.ledger.identities()
+	if inc.host.broken.WriterOnly {
+		ids = inc.writerOnly(dirty)
+	}
+	p, err := inc.data.Commit(ids)
 	if err != nil {
 		return err
 	}
@@ -182,7 +186,7 @@ func (inc *incarnation) account(own *claim, holds bool) error {
 	if holds {
 		return inc.commit(own)
 	}
-	if !inc.ledger.owed(own) {
+	if !inc.ledger.owed(own) || inc.host.broken.NoRecord || inc.host.broken.WriterOnly {
 		return nil
 	}
 	p, err := inc.data.Note(inc.ledger.identities())
@@ -190,6 +194,17 @@ func (inc *incarnation) account(own *claim, holds bool) error {
 		return err
 	}
 	inc.ledger.committed(p, false)
+	return nil
+}
+
+// writerOnly is what a record holds under the mutation of that name: the identity
+// of the call that holds the turn, if it wrote. inc.storage is held.
+func (inc *incarnation) writerOnly(dirty bool) []limpet.Identity {
+	inc.mu.Lock()
+	defer inc.mu.Unlock()
+	if h := inc.gate.holder; dirty && h != nil && h.ev.claim != nil && !h.ev.claim.waived {
+		return []limpet.Identity{h.ev.claim.key.id}
+	}
 	return nil
 }
 

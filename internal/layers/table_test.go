@@ -17,6 +17,7 @@ var table = []row{
 	{dir: ".", layer: 0, stdOnly: true},
 	{dir: "internal/invariant", layer: 0, stdOnly: true},
 	{dir: "internal/layers", layer: 0, stdOnly: true},
+	{dir: "internal/mutation", layer: 0, stdOnly: true},
 
 	{dir: "internal/value", layer: 1},
 	{dir: "internal/sim", layer: 1, forTest: true},
