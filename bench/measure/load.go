@@ -30,6 +30,8 @@ type Result struct {
 	Latency *Latencies
 	// CPU is the time that all cores together spent in the process of Load.PID.
 	CPU time.Duration
+	// Own is that of this process, if the work is done by another one.
+	Own time.Duration
 	// Others is how many cores were kept busy by other processes than this one
 	// and that of Load.PID; negative if the system does not tell.
 	Others float64
@@ -83,7 +85,7 @@ func (l Load) Run(ctx context.Context) (Result, error) {
 		res.Latency.Merge(&parts[i])
 	}
 	res.Ops = int64(res.Latency.Count())
-	res.CPU = after.worker - before.worker
+	res.CPU, res.Own = after.worker-before.worker, after.own-before.own
 	res.Others = after.others(before, res.Elapsed)
 	return res, nil
 }

@@ -132,8 +132,9 @@ func Numbers(name, list string, most int) (numbers []int, err error) {
 }
 
 // Figures are those of a side over the rounds: operations a second, latencies and
-// CPU of an operation in microseconds, and the cores that others kept busy.
-type Figures struct{ Rate, P50, P99, CPU, Others Spread }
+// CPU of an operation in microseconds, that of both processes if the work is done
+// by another one, and the cores that others kept busy.
+type Figures struct{ Rate, P50, P99, CPU, Both, Others Spread }
 
 // Add appends a round.
 func (f *Figures) Add(r Result) {
@@ -141,6 +142,7 @@ func (f *Figures) Add(r Result) {
 	f.P50.Add(Micros(r.Latency.Quantile(0.5)))
 	f.P99.Add(Micros(r.Latency.Quantile(0.99)))
 	f.CPU.Add(Micros(r.CPUPerOp()))
+	f.Both.Add(Micros((r.CPU + r.Own) / time.Duration(max(r.Ops, 1))))
 	f.Others.Add(r.Others)
 }
 
