@@ -19,6 +19,9 @@ type Dialer struct {
 	// peer's certificate must have, unless TLS.ServerName is set.
 	TLS       *tls.Config
 	Plaintext bool
+	// Callee runs what the acceptor calls; nil means that this process has no
+	// objects.
+	Callee Callee
 	// Net opens connections; nil means TCP by package net.
 	Net func(ctx context.Context, addr string) (net.Conn, error)
 }
@@ -57,7 +60,7 @@ func (d *Dialer) dial(ctx context.Context, addr string) (*Session, error) {
 			_ = conn.Close() // nothing was promised
 			return nil, err
 		}
-		return NewSession(ctx, conn, d.Hello, d.Clock)
+		return NewSession(ctx, conn, d.Hello, d.Clock, d.Callee)
 	}
 	cfg := strict(d.TLS, false)
 	if cfg.ServerName == "" {
@@ -74,5 +77,5 @@ func (d *Dialer) dial(ctx context.Context, addr string) (*Session, error) {
 		}
 		return nil, fmt.Errorf("TLS handshake: %w", err)
 	}
-	return NewSession(ctx, t, d.Hello, d.Clock)
+	return NewSession(ctx, t, d.Hello, d.Clock, d.Callee)
 }

@@ -1,4 +1,4 @@
-// Package wire is the protocol between processes: a caller's calls over one TCP
+// Package wire is the protocol between processes: calls both ways over one TCP
 // connection to a node. frame.go tells every frame and its bytes.
 //
 // # A connection
@@ -15,8 +15,14 @@
 //	   │ ◀──────────────────────────────── WINDOW 3 │
 //	   │ ACK 1 ───────────────────────────────────▶ │  its claim may go
 //	   │ ◀───────────────── RESPONSE 3, DATA 3 … END │
+//	   │ ◀────────────────────────────────── CALL 2 │  the acceptor calls back
+//	   │ RESULT 2, DATA 2 END ────────────────────▶ │
 //	   │ PING, PONG both ways every 5 s             │
 //	   │ ◀──────────────────────────────── GOAWAY 3 │  drain: 3 is the last
+//
+// Both sides make calls (duplex.go): the dialer's have odd numbers. A drain ends
+// new calls of objects; calls under way, and those they lead to in the other
+// direction, go on, and with the last of them the connection ends.
 //
 // Calls are independent of each other: each has its own windows (flow.go), and
 // what a peer makes the other side hold is bounded whatever it sends. CANCEL ends

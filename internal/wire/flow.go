@@ -7,8 +7,8 @@ package wire
 // aside for it; a body that is read as fast as it comes gets more, up to
 // maxWindow, out of a pool that all calls of the connection share:
 //
-//	connection 16 MiB = maxCalls x initialWindow   set aside
-//	                  + pool                       lent to bodies that move
+//	connection 16 MiB = (maxCalls + maxBackCalls) x initialWindow   set aside
+//	                  + pool                                        lent to bodies that move
 //
 //	one body's share: granted (the peer may send) + held (here, unread) + owed
 //	                  (read, not granted again yet)
@@ -19,14 +19,16 @@ const (
 	initialWindow = 4 << 10
 	maxWindow     = 1 << 20
 	connWindow    = 16 << 20
-	// maxCalls is the number of calls of a connection at one time.
-	maxCalls = 2048
+	// maxCalls is the number of calls of a connection that the dialer makes at one
+	// time, maxBackCalls of those that the acceptor does.
+	maxCalls     = 2048
+	maxBackCalls = 512
 )
 
 // pool is what a connection can lend beyond the initial windows.
 type pool struct{ free int64 }
 
-func newPool() *pool { return &pool{free: connWindow - maxCalls*initialWindow} }
+func newPool() *pool { return &pool{free: connWindow - (maxCalls+maxBackCalls)*initialWindow} }
 
 // inflow is the receiving side of one body. Its share is granted + held + owed.
 type inflow struct {

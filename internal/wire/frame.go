@@ -49,9 +49,8 @@ const (
 	// frameHello is the first frame of both sides, the dialer's first: "limpet"
 	// and a CBOR map (Hello).
 	frameHello frameType = iota + 1
-	// frameCall [B] begins a call: appendCall. The dialer's calls have odd
-	// numbers that rise; even ones are for calls of the acceptor, which version 1
-	// does not have.
+	// frameCall [B] begins a call: appendCall. Numbers of calls rise; the dialer's
+	// are odd, the acceptor's even.
 	frameCall
 	// frameResult [B] is the outcome of a method: appendResult. Its value follows
 	// as the body.
@@ -70,7 +69,7 @@ const (
 	// frameWindow lets the peer send 4-byte number more bytes of the call's body.
 	frameWindow
 	// frameCancel says that nobody waits for the call any more; one byte is the
-	// cancelReason. The dialer has forgotten the call.
+	// cancelReason. The sender has forgotten the call.
 	frameCancel
 	// framePing asks for a framePong with the same 8 bytes.
 	framePing

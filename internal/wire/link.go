@@ -45,7 +45,7 @@ var (
 )
 
 // link is one connection: a reader, a writer and a keeper of time, which end
-// together. What calls are is the business of its end (Session, serverConn).
+// together. What calls are is the business of its end (duplex).
 //
 //	callers ──▶ queue ──▶ writer ──▶ Write ──▶ peer
 //	  ▲                     ▲ pings, windows, acks go first

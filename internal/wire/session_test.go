@@ -149,7 +149,7 @@ func newScript(t *testing.T) (*Session, *script) {
 		}
 		p.write(appendHello(nil, NewHello([16]byte{}, [16]byte{8}, [16]byte{9}, "script")))
 	}()
-	s, err := NewSession(t.Context(), a, NewHello([16]byte{}, [16]byte{}, [16]byte{}, "x"), sim.Clock{})
+	s, err := NewSession(t.Context(), a, NewHello([16]byte{}, [16]byte{}, [16]byte{}, "x"), sim.Clock{}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

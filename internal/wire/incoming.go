@@ -1,0 +1,463 @@
+package wire
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"time"
+
+	"github.com/limpet-dev/limpet"
+)
+
+// incoming is the half of a connection that runs the peer's calls.
+//
+//	a call:  CALL ──▶ arguments come ──END──▶ runs ──outcome──▶ body leaves ──END──▶ over
+//	                  (a fetch runs at once)
+//	                  CANCEL, or the end of the connection, ends its context in
+//	                  every state; then nothing more of it is written
+type incoming struct {
+	*link
+	d      *duplex
+	callee Callee
+	base   context.Context // of all calls
+	budget *budget         // bytes that calls hold; other connections may share it
+	most   int             // calls at one time
+
+	// Under link.mu.
+	calls   map[uint64]*inCall
+	last    uint64 // highest number taken
+	drained bool   // GOAWAY was sent: calls above last are not taken
+	args    int64  // bytes of arguments held
+	results int64  // bytes of results that wait
+	running int    // goroutines of calls, also of those that are over
+}
+
+// inCall is a call of the peer.
+type inCall struct {
+	c     *incoming
+	n     uint64
+	head  *Call
+	ctx   *callContext
+	out   *outBody
+	body  *inBody // of a fetch
+	gone  chan struct{}
+	limit limpet.Timer // the caller's deadline; nil if it has none
+	// Under link.mu.
+	args    limpet.Encoded // of a method
+	held    int64          // what args and a long head have taken of the budgets
+	moved   time.Duration  // when a piece of args came last
+	running bool
+	over    bool // out of c.calls
+}
+
+// callContext is the context of a call: it ends with the connection, with a
+// CANCEL, and at the caller's deadline, which it knows.
+type callContext struct {
+	context.Context
+	cancel context.CancelCauseFunc
+	at     time.Time
+}
+
+func (x *callContext) Deadline() (time.Time, bool) { return x.at, !x.at.IsZero() }
+
+// Err is context.DeadlineExceeded if that is why the context ended.
+func (x *callContext) Err() error {
+	err := x.Context.Err()
+	if err != nil && errors.Is(context.Cause(x.Context), context.DeadlineExceeded) {
+		return context.DeadlineExceeded
+	}
+	return err
+}
+
+// Causes of contexts that end by the caller.
+var (
+	errCanceledByCaller = errors.New("the caller canceled the call")
+	errBodyNotWanted    = errors.New("the caller closed the response's body")
+)
+
+// frame takes what the peer sends about a call of its own.
+func (c *incoming) frame(f frame) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	ic := c.calls[f.call]
+	if ic == nil {
+		if f.call > c.last && !c.drained {
+			return violation("%v of call %d, which was never made", f.typ, f.call)
+		}
+		return nil // it is over, or came after GOAWAY
+	}
+	switch f.typ {
+	case frameWindow:
+		n, err := readWindow(f.payload)
+		if err != nil {
+			return err
+		}
+		return ic.out.grantLocked(n)
+	case frameCancel:
+		why, err := readCancel(f.payload)
+		if err != nil {
+			return err
+		}
+		cause := map[cancelReason]error{
+			cancelAborted: errCanceledByCaller, cancelDeadline: context.DeadlineExceeded, cancelClosed: errBodyNotWanted,
+		}[why]
+		ic.dropLocked(cause)
+		return nil
+	case frameData, frameTrailer, frameAbort:
+		if ic.body != nil {
+			_, err := takeBodyLocked(ic.body, f)
+			return err
+		}
+		return ic.argsLocked(f)
+	}
+	return violation("%v of call %d by the side that made it", f.typ, f.call)
+}
+
+// begin takes a call.
+func (c *incoming) begin(f frame) error {
+	if c.d.ours(f.call) {
+		return violation("call %d has a number of the other side", f.call)
+	}
+	head, err := readCall(f.payload)
+	if err != nil {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.drained:
+		return nil // above GOAWAY: the caller knows that it was not taken
+	case f.call <= c.last:
+		return violation("call %d after call %d", f.call, c.last)
+	case len(c.calls) >= c.most:
+		return violation("more than %d calls at one time", c.most)
+	}
+	c.last = f.call
+	ic := &inCall{c: c, n: f.call, head: head, gone: make(chan struct{}), moved: c.now()}
+	inner, cancel := context.WithCancelCause(c.base)
+	ic.ctx = &callContext{Context: inner, cancel: cancel}
+	if head.HasTimeLeft {
+		ic.ctx.at = c.clock.Now().Add(head.TimeLeft)
+		ic.limit = c.clock.AfterFunc(head.TimeLeft, func() { cancel(context.DeadlineExceeded) })
+	}
+	ic.out = newOutBody(ic.n, nil, ic.gone, c.d.peer.InitialWindow)
+	c.calls[ic.n] = ic
+	if n := int64(len(f.payload)); n > smallHead && !ic.holdLocked(2*n) {
+		return ic.refuseLocked(overloaded("calls under way hold too many bytes of names and headers on this connection or node"))
+	}
+	if head.Kind == KindFetch {
+		ic.body = newInBody(c.link, ic.n)
+		if f.ends() {
+			ic.body.endLocked(io.EOF)
+		}
+		return ic.startLocked()
+	}
+	switch {
+	case head.Kind == KindMethod && (head.Length < 0 || head.Length > maxBody):
+		return violation("a method call with arguments of %d bytes", head.Length)
+	case f.ends():
+		if head.Length > 0 {
+			return violation("a method call without its arguments of %d bytes", head.Length)
+		}
+		return ic.startLocked()
+	}
+	if n := head.Length; n > initialWindow { // arguments are taken as they come
+		return c.answerLocked(item{head: appendWindow(nil, ic.n, n-initialWindow)})
+	}
+	return nil
+}
+
+// smallHead is a call's head that costs less than counting it.
+const smallHead = 4 << 10
+
+// holdLocked takes n bytes more of the budgets, if they are there.
+func (ic *inCall) holdLocked(n int64) bool {
+	c := ic.c
+	if c.args+n > c.budget.limit/2 || !c.budget.take(n) {
+		return false
+	}
+	c.args += n
+	ic.held += n
+	return true
+}
+
+// argsLocked takes a piece of a method's arguments.
+func (ic *inCall) argsLocked(f frame) error {
+	c := ic.c
+	switch {
+	case f.typ == frameAbort:
+		ic.dropLocked(errCanceledByCaller)
+		return nil
+	case f.typ != frameData || ic.running:
+		return violation("%v of call %d, whose arguments are there", f.typ, f.call)
+	}
+	need := int64(len(ic.args) + len(f.payload))
+	if need > ic.head.Length || f.ends() && need != ic.head.Length {
+		return violation("arguments of %d bytes or more; they were said to be %d", need, ic.head.Length)
+	}
+	if need > int64(cap(ic.args)) {
+		size := ic.head.Length // all of it, once the peer has sent enough to be believed
+		if ic.args == nil {
+			size = min(size, max(need, MaxFrame))
+		}
+		if !ic.holdLocked(size - int64(cap(ic.args))) {
+			return ic.refuseLocked(overloaded("calls under way hold too many bytes of arguments on this connection or node"))
+		}
+		ic.args = append(make(limpet.Encoded, 0, size), ic.args...)
+	}
+	ic.args = append(ic.args, f.payload...)
+	ic.moved = c.now()
+	if f.ends() {
+		return ic.startLocked()
+	}
+	return nil
+}
+
+func overloaded(format string, args ...any) *limpet.Error {
+	e := refused(limpet.CodeOverloaded, format, args...)
+	e.Overloaded = true
+	return e
+}
+
+// refuseLocked ends a call that has not run.
+func (ic *inCall) refuseLocked(e *limpet.Error) error {
+	err := ic.c.answerLocked(item{head: appendBlock(nil, frameFailure, flagEnd, ic.n, appendFailure(nil, e))})
+	ic.endLocked(e)
+	return err
+}
+
+// startLocked runs the call. Calls that were canceled count until their
+// goroutine has ended: else a peer that cancels at once could start any number.
+func (ic *inCall) startLocked() error {
+	if ic.c.running >= ic.c.most {
+		return ic.refuseLocked(overloaded("%d calls of this connection run, canceled ones among them", ic.c.most))
+	}
+	ic.c.running++
+	ic.running = true
+	ic.c.wg.Go(ic.run) // the reader, whose goroutine this is, still runs
+	return nil
+}
+
+// dropLocked is for a call whose caller has gone: nothing of it is written any
+// more.
+func (ic *inCall) dropLocked(cause error) { ic.endLocked(cause) }
+
+// endLocked ends everything of the call but its handler, whose context ends.
+func (ic *inCall) endLocked(cause error) {
+	if ic.over {
+		return
+	}
+	ic.over = true
+	close(ic.gone)
+	ic.ctx.cancel(cause)
+	if ic.limit != nil {
+		ic.limit.Stop()
+	}
+	if ic.body != nil {
+		ic.body.breakLocked(broken(cause))
+		ic.body.flow.close()
+	}
+	if !ic.running {
+		ic.releaseLocked()
+	}
+	delete(ic.c.calls, ic.n)
+	ic.c.d.restLocked()
+}
+
+// broken is what a handler gets that reads its request's body too late.
+func broken(cause error) error {
+	if cause == nil {
+		return http.ErrBodyReadAfterClose
+	}
+	return cause
+}
+
+// releaseLocked gives back what the arguments hold.
+func (ic *inCall) releaseLocked() {
+	ic.c.args -= ic.held
+	ic.c.budget.give(ic.held)
+	ic.args, ic.held = nil, 0
+}
+
+// run is the call's goroutine.
+func (ic *inCall) run() {
+	switch ic.head.Kind {
+	case KindFetch:
+		ic.fetch()
+	case KindDescribe:
+		info, err := ic.c.callee.Describe(ic.ctx, ic.head.Binding)
+		if err != nil {
+			ic.fail(err)
+			break
+		}
+		ic.result(appendBinding(nil, info))
+	case KindMethod:
+		result, err := ic.c.callee.Call(ic.ctx, ic.head, ic.args)
+		ic.c.mu.Lock()
+		ic.releaseLocked() // long before a slow reader has the result
+		ic.c.mu.Unlock()
+		if err != nil {
+			ic.fail(err)
+			break
+		}
+		ic.result(result)
+	}
+	ic.c.mu.Lock()
+	defer ic.c.mu.Unlock()
+	ic.c.running--
+	ic.releaseLocked()
+	ic.endLocked(nil)
+}
+
+// fail answers with a failure. The errors of writing mean that nobody waits.
+func (ic *inCall) fail(err error) {
+	e := answered(err)
+	b := appendFailure(nil, e)
+	n := int64(len(b))
+	if !ic.room(n) {
+		e = e.Clone()
+		e.Message, e.Fields, e.Cause = cut(e.Message, maxWord), nil, nil
+		b, n = appendFailure(nil, e), 0
+	}
+	_ = ic.c.block(ic.out, frameFailure, flagEnd, b)
+	ic.unroom(n)
+}
+
+// result answers with a value.
+func (ic *inCall) result(v limpet.Encoded) {
+	c := ic.c
+	if !ic.room(int64(len(v))) {
+		e := limpet.Errorf(limpet.CodeOverloaded, "the result of %d bytes was dropped: the caller's connection has more than %d bytes of results that it does not read", len(v), maxResults)
+		e.Overloaded, e.Delivery = true, limpet.DeliveryReceived
+		ic.fail(e)
+		return
+	}
+	defer ic.unroom(int64(len(v)))
+	flags := uint8(0)
+	if len(v) == 0 {
+		flags = flagEnd
+	}
+	if c.waitRoom(ic.gone) == nil {
+		head := appendBlock(make([]byte, 0, 2*headerBytes+8), frameResult, flags, ic.n, appendResult(nil, v))
+		if n := len(v); 0 < n && n <= min(int(ic.out.flow), maxPayload) {
+			ic.out.flow -= outflow(n)
+			c.pushLocked(item{head: appendHead(head, frameData, flagEnd, ic.n, n), tail: v})
+			v = nil
+		} else {
+			c.pushLocked(item{head: head})
+		}
+		c.mu.Unlock()
+		if len(v) > 0 {
+			_ = c.send(ic.out, v, true) // as for fail
+		}
+	}
+}
+
+// smallResult is what costs less than counting it.
+const smallResult = 64 << 10
+
+func (ic *inCall) room(n int64) bool {
+	if n <= smallResult {
+		return true
+	}
+	ic.c.mu.Lock()
+	defer ic.c.mu.Unlock()
+	if ic.c.results+n > maxResults {
+		return false
+	}
+	ic.c.results += n
+	return true
+}
+
+func (ic *inCall) unroom(n int64) {
+	if n <= smallResult {
+		return
+	}
+	ic.c.mu.Lock()
+	ic.c.results -= n
+	ic.c.mu.Unlock()
+}
+
+// fetch runs an http.Handler.
+func (ic *inCall) fetch() {
+	h := ic.head
+	u, err := url.Parse(h.URL)
+	if err != nil {
+		ic.fail(refused(limpet.CodeInvalidArgument, "Invalid URL: %w", err))
+		return
+	}
+	req := &http.Request{
+		Method: h.Method, URL: u, Host: h.Host, Header: h.Header, Trailer: h.Trailer, ContentLength: h.Length,
+		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Body: ic.body, RemoteAddr: ic.c.conn.RemoteAddr().String(),
+	}
+	if h.Length == 0 {
+		req.Body = http.NoBody
+	}
+	ic.body.atEnd = func(error) {
+		ic.c.mu.Lock()
+		defer ic.c.mu.Unlock()
+		for k, v := range ic.body.trailer {
+			if req.Trailer == nil {
+				req.Trailer = http.Header{}
+			}
+			req.Trailer[k] = v
+		}
+	}
+	resp, err := ic.c.callee.Fetch(ic.ctx, h, req.WithContext(ic.ctx))
+	if err != nil {
+		ic.fail(err)
+		return
+	}
+	defer resp.Body.Close()
+	head := appendResponse(nil, &responseHead{
+		status: resp.StatusCode, length: max(resp.ContentLength, -1), header: resp.Header, trailer: resp.Trailer,
+	})
+	if n := max(fields(resp.Header), len(resp.Trailer)); len(head) > maxBlock || n > maxFields {
+		e := limpet.Errorf(limpet.CodeTooLarge, "the response has %d header fields or trailers, %d bytes; the limits are %d and %d", n, len(head), maxFields, maxBlock)
+		e.Delivery = limpet.DeliveryReceived
+		ic.fail(e)
+		return
+	}
+	if n := int64(len(head)); ic.room(n) {
+		err = ic.c.block(ic.out, frameResponse, 0, head)
+		ic.unroom(n)
+	} else {
+		e := limpet.Errorf(limpet.CodeOverloaded, "the response was dropped: the caller's connection has more than %d bytes of results that it does not read", maxResults)
+		e.Overloaded, e.Delivery = true, limpet.DeliveryReceived
+		ic.fail(e)
+		return
+	}
+	if err != nil {
+		return
+	}
+	err = ic.c.pump(ic.out, resp.Body, func() http.Header { return resp.Trailer })
+	var source errSource
+	if errors.As(err, &source) {
+		failed := source.err
+		if !errors.Is(failed, io.ErrUnexpectedEOF) {
+			failed = answered(failed)
+		}
+		_ = ic.c.block(ic.out, frameAbort, flagEnd, appendFailure(nil, failed)) // as for fail
+	}
+}
+
+// gone ends all calls when the connection has ended.
+func (c *incoming) gone(why error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, ic := range c.calls {
+		ic.dropLocked(fmt.Errorf("the caller's connection was lost: %w", why))
+	}
+}
+
+// tick refuses calls whose arguments have stopped coming.
+func (c *incoming) tick(now time.Duration) {
+	for _, ic := range c.calls {
+		if !ic.running && now-ic.moved > argsTimeout {
+			_ = ic.refuseLocked(refused(limpet.CodeInvalidArgument, "the arguments stopped after %d of %d bytes, for %v", len(ic.args), ic.head.Length, argsTimeout)) // a queue too long is found by the reader
+		}
+	}
+}
