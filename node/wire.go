@@ -64,7 +64,7 @@ func (n *Node) openWire() (*wireDoor, error) {
 			return nil, fmt.Errorf("listen for other processes on %s: %w", w.Addr, err)
 		}
 	}
-	c := callee{n: n, spaces: map[string]limpet.Namespace[any]{}}
+	c := callee{n: n, spaces: map[string]limpet.Namespace[any]{}, proven: &provenIDs{}}
 	for name := range n.bindings {
 		space, err := limpet.NamespaceOf[any](n, name)
 		if err != nil {
@@ -127,6 +127,7 @@ func (n *Node) WireAddr() net.Addr {
 type callee struct {
 	n      *Node
 	spaces map[string]limpet.Namespace[any]
+	proven *provenIDs
 }
 
 var _ wire.Callee = callee{}
@@ -179,10 +180,22 @@ func (c callee) find(h *wire.Call) (*limpet.Binding, limpet.ID, error) {
 	if err != nil {
 		return nil, limpet.ID{}, err
 	}
+	if id, ok := c.proven.find(b, h); ok {
+		return b, id, nil
+	}
+	id, err := c.prove(h)
+	if err == nil {
+		c.proven.add(b, h, id)
+	}
+	return b, id, err
+}
+
+// prove is find without a memory; the binding exists.
+func (c callee) prove(h *wire.Call) (limpet.ID, error) {
 	space := c.spaces[h.Binding]
 	id, err := space.IDFromString(hex.EncodeToString(h.Object[:]))
 	if err != nil || !h.Named {
-		return b, id, err
+		return id, err
 	}
 	if j := id.Jurisdiction(); j != "" {
 		space = space.Jurisdiction(j)
@@ -191,7 +204,7 @@ func (c callee) find(h *wire.Call) (*limpet.Binding, limpet.ID, error) {
 	if err == nil && !named.Equal(id) {
 		err = limpet.Errorf(limpet.CodeInvalidArgument, "the object's name and ID do not belong together").With(func(e *limpet.Error) { e.Delivery = limpet.DeliveryNone })
 	}
-	return b, named, err
+	return named, err
 }
 
 func attempt(spec *limpet.CallSpec, h *wire.Call) dispatch.Attempt {
