@@ -39,6 +39,11 @@ type CallSpec struct {
 	Object  ID
 	// Method is the name as JavaScript sees it; empty for KindFetch.
 	Method string
+	// Path leads from the member that Method names to a member of it, and so on
+	// (SPEC B25); nearly always nil.
+	Path []string
+	// Property reads what Method and Path lead to, and does not call it (SPEC B24).
+	Property bool
 	// Existing refuses to create the object (Namespace.Existing).
 	Existing bool
 	// Policy is the stub's.
@@ -56,12 +61,18 @@ type CallSpec struct {
 type Runner interface {
 	// Run calls the method on the receiver that the class's constructor made,
 	// with arguments of its own for each attempt, and returns the result: nil
-	// for none, the value itself if its type shares no memory, or Encoded.
+	// for none, the value itself if its type shares no memory, Encoded, or a
+	// Parcel if there are capabilities in it, which is the caller's.
 	// It is called while the object's turn is held and may panic.
 	Run(ctx context.Context, receiver any) (result any, err error)
 	// Args gives the argument list in limpet's format, encoded once per call
 	// (SPEC E51, G12).
 	Args() (Encoded, error)
+	// Capabilities are those in the arguments, nil for nearly all calls. They
+	// belong to whoever made the call, who releases them when it has ended: a
+	// transport Dups what it sends, and Run gives the method Dups, released when
+	// the method has returned (SPEC B39). A call with any is Unretryable (SPEC G11).
+	Capabilities() []Capability
 	// Size is the number of bytes the arguments hold, for queue limits and the
 	// replay memory (SPEC G20).
 	Size() int
@@ -71,7 +82,7 @@ type Runner interface {
 // Implementations are safe for concurrent use. For limpet's own packages.
 type Caller interface {
 	// Call makes a KindMethod call and returns what Runner.Run returned at the
-	// object, or Encoded from elsewhere. Every error is an *Error.
+	// object, or Encoded or a Parcel from elsewhere. Every error is an *Error.
 	Call(ctx context.Context, c *CallSpec) (result any, err error)
 	// Fetch makes a KindFetch call with req, following redirects on the same
 	// object if follow is set (SPEC B11). It takes over req.Body and closes it.

@@ -71,6 +71,10 @@ const (
 	// CodeDraining: the node is stopping and did not take the call
 	// [not delivered] (SPEC C24, F22). It is retried like a lost connection.
 	CodeDraining Code = "Draining"
+	// CodeDisposed: a received stub, function or stream was used after it was
+	// given back: by Close, or because the call that it was an argument of has
+	// returned [not delivered] (SPEC C42).
+	CodeDisposed Code = "Disposed"
 	// CodeInternal: a fault of limpet; the message has a reference to the log.
 	CodeInternal Code = "Internal"
 )
@@ -81,7 +85,7 @@ func (c Code) Error() string {
 	switch c {
 	case CodeApplication, CodeInvalidArgument, CodeUnknownNamespace, CodeUnknownMethod, CodeNoSuchObject,
 		CodeNotSupported, CodeTooLarge, CodeOverloaded, CodeDisconnected, CodeReset, CodeAlreadyReceived,
-		CodeCanceled, CodeCallCycle, CodeStorageFull, CodeStorageLost, CodeNoTurn, CodeDraining, CodeInternal:
+		CodeCanceled, CodeCallCycle, CodeStorageFull, CodeStorageLost, CodeNoTurn, CodeDraining, CodeDisposed, CodeInternal:
 		return "limpet: " + string(c)
 	}
 	return string(c)

@@ -88,7 +88,7 @@ func (s *Stub[T]) InvokeEncoded(ctx context.Context, method string, args Encoded
 	if err := s.ready(ctx); err != nil {
 		return nil, err
 	}
-	c := &dynamicCall{args: args}
+	c := &dynamicCall{args: Parcel{Bytes: args}}
 	s.s.fill(&c.CallSpec, KindMethod, method)
 	c.Runner = c
 	out, err := s.s.call(ctx, &c.CallSpec)
@@ -216,7 +216,7 @@ func undecodable(method string, err error) error {
 // dynamicCall is a call by name with encoded arguments.
 type dynamicCall struct {
 	CallSpec
-	args Encoded
+	args Parcel
 }
 
 func (c *dynamicCall) Run(ctx context.Context, receiver any) (any, error) {
@@ -227,15 +227,19 @@ func (c *dynamicCall) Run(ctx context.Context, receiver any) (any, error) {
 	if m == nil {
 		return nil, refuse(c.Binding.Class.UnknownMethod(c.Object, c.Method))
 	}
-	out, err := m.call(ctx, receiver, c.args, c.Binding.Codec)
+	if c.Property || len(c.Path) > 0 || len(c.args.Caps) > 0 {
+		return nil, refuse(Errorf(CodeNotSupported, "not supported: property reads, paths, and stubs, functions and streams as arguments (%s)", c.Method))
+	}
+	out, err := m.call(ctx, receiver, c.args.Bytes, c.Binding.Codec)
 	if err != nil || out == nil {
 		return nil, err
 	}
 	return out, nil
 }
 
-func (c *dynamicCall) Args() (Encoded, error) { return c.args, nil }
-func (c *dynamicCall) Size() int              { return len(c.args) }
+func (c *dynamicCall) Args() (Encoded, error)     { return c.args.Bytes, nil }
+func (c *dynamicCall) Capabilities() []Capability { return c.args.Caps }
+func (c *dynamicCall) Size() int                  { return len(c.args.Bytes) }
 
 // typedArgs is the argument list of one arity; *P implements it.
 type typedArgs[T, R any] interface {
@@ -301,6 +305,8 @@ func (c *typedCall[T, R, P, A]) Args() (Encoded, error) {
 	})
 	return c.enc, c.encErr
 }
+
+func (c *typedCall[T, R, P, A]) Capabilities() []Capability { return nil }
 
 func (c *typedCall[T, R, P, A]) Size() int { return c.size }
 

@@ -209,7 +209,7 @@ func (l *link) Do(ctx context.Context, a dispatch.Attempt) (any, error) {
 		e.Delivery = limpet.DeliveryNone
 		return nil, e
 	}
-	a.Call = limpet.EncodedCall(a.Call, slices.Clone(args))
+	a.Call = limpet.EncodedCall(a.Call, limpet.Parcel{Bytes: slices.Clone(args), Caps: a.Call.Runner.Capabilities()})
 	p, err := l.connect(ctx, w, a)
 	if err != nil {
 		return nil, err

@@ -140,7 +140,7 @@ func (c callee) Call(ctx context.Context, h *wire.Call, args limpet.Encoded) (li
 	}
 	spec := limpet.EncodedCall(&limpet.CallSpec{
 		Kind: limpet.KindMethod, Binding: b, Object: id, Method: h.Method, Existing: h.Existing,
-	}, args)
+	}, limpet.Parcel{Bytes: args})
 	out, err := c.n.host.Do(ctx, attempt(spec, h))
 	if err != nil || out == nil {
 		return nil, err

@@ -32,6 +32,10 @@ type Attempt struct {
 	// process that was frozen meanwhile could send a retry when the object has
 	// forgotten the claim, before a timer tells of the cutoff.
 	Late func() bool
+	// Pipe is where the transport says how calls on the promised result reach the
+	// object before the result is there; nil if nobody can make any. Attaching is
+	// a transport's choice.
+	Pipe *Pipe
 	// Request is this attempt's own for KindFetch, else nil: absolute URL, its
 	// body never nil and byte for byte the caller's (SPEC E46). The transport
 	// may change it, and closes its body as an http.RoundTripper does.

@@ -304,6 +304,7 @@ type args struct {
 }
 
 func (a *args) Run(context.Context, any) (any, error) { panic("not in these tests") }
+func (a *args) Capabilities() []limpet.Capability     { return nil }
 func (a *args) Size() int                             { return a.size }
 func (a *args) Args() (limpet.Encoded, error) {
 	a.encoded++

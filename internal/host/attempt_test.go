@@ -26,8 +26,9 @@ func (r doRunner) Run(ctx context.Context, receiver any) (any, error) {
 	}
 	return th.Do(ctx, r.what, r.arg)
 }
-func (r doRunner) Args() (limpet.Encoded, error) { return nil, nil }
-func (r doRunner) Size() int                     { return len(r.arg) }
+func (r doRunner) Args() (limpet.Encoded, error)     { return nil, nil }
+func (r doRunner) Capabilities() []limpet.Capability { return nil }
+func (r doRunner) Size() int                         { return len(r.arg) }
 
 // attempt is one try over a transport that can lose answers.
 func (w *world) attempt(n int, retry bool, method, what, arg string) dispatch.Attempt {

@@ -69,8 +69,9 @@ func (plainRunner) Run(ctx context.Context, r any) (any, error) {
 	_, err := r.(*counter).Add(ctx, 1)
 	return nil, err
 }
-func (plainRunner) Args() (limpet.Encoded, error) { return nil, nil }
-func (plainRunner) Size() int                     { return 0 }
+func (plainRunner) Args() (limpet.Encoded, error)     { return nil, nil }
+func (plainRunner) Capabilities() []limpet.Capability { return nil }
+func (plainRunner) Size() int                         { return 0 }
 
 // BenchmarkGate is the machine alone.
 func BenchmarkGate(b *testing.B) {
