@@ -94,7 +94,7 @@ func TestBadPeers(t *testing.T) {
 		"a frame too long":         {[]byte{typeData, 0, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0, 1}, "the limit is"},
 		"data of no call":          {frame(typeData, 0, 7, []byte("x")), "DATA of call 7, which was never made"},
 		"a call twice":             {append(call(1, flagEnd, methodCall(id, "get", 0)), call(1, flagEnd, methodCall(id, "get", 0))...), "call 1 after call 1"},
-		"an even call":             {call(2, flagEnd, methodCall(id, "get", 0)), "even number"},
+		"an even call":             {call(2, flagEnd, methodCall(id, "get", 0)), "a number of the other side"},
 		"a malformed call":         {call(1, flagEnd, []byte{0, 0, 200, 1}), "malformed"},
 		"huge arguments":           {call(1, 0, methodCall(id, "get", 1<<40)), "arguments of 1099511627776 bytes"},
 		"more than was said":       {append(call(1, 0, methodCall(id, "get", 1)), frame(typeData, flagEnd, 1, []byte("xx"))...), "they were said to be 1"},
