@@ -165,6 +165,11 @@ type Error struct {
 	ObjectID string
 	// Attempts counts the attempts made, 0 when none was.
 	Attempts int
+	// NoRetry tells people why limpet made no further attempt after a lost
+	// connection: "the request body can be read only once …". It is empty after
+	// other failures, and when the stub's policy allows no retries. Error adds it
+	// to the text. The text may change; programs look at the other fields.
+	NoRetry string
 	// Identity names the call at the receiver (of the last attempt whose
 	// delivery was uncertain), or is empty.
 	Identity string
@@ -183,7 +188,7 @@ type Error struct {
 	byLimpet   bool // made by limpet at the object, not by the method
 }
 
-// Error gives the message, and the cause's where the message lacks it.
+// Error gives the message, the cause's where the message lacks it, and NoRetry.
 func (e *Error) Error() string {
 	msg := e.Message
 	if msg == "" {
@@ -193,6 +198,9 @@ func (e *Error) Error() string {
 		if c := e.Cause.Error(); c != "" && !strings.Contains(msg, c) {
 			msg = strings.TrimSuffix(msg, ".") + ": " + c
 		}
+	}
+	if e.NoRetry != "" {
+		msg += " (no further attempt: " + e.NoRetry + ")"
 	}
 	return msg
 }

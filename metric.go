@@ -16,18 +16,32 @@ package limpet
 //	          claim_rejected, canceled or other
 //	marked    true if the handler is marked retryable, else false
 //
+//	result    of an attempt: succeeded; failed, and so did the call; retried, which
+//	          is failed with another attempt decided on; canceled, by the caller or
+//	          the retry timeout
+//	replayable, retryable, committed
+//	          true or false: the request can be sent again, the stub allows
+//	          retries, the result was used before it came
+//
 // Those of callers:
 //
+//	limpet_call_attempts_total          {type, binding, method, replayable, retryable, committed, result}
+//	                                    attempts that could be lost, each once (SPEC
+//	                                    I5, I6); not calls within one process that
+//	                                    succeed
 //	limpet_call_retries_total           {type, binding, method} retries that
 //	                                    started (SPEC I2)
 //	limpet_call_retry_outcomes_total    {type, binding, method, outcome} calls with
 //	                                    a retry, each once, when it ended (SPEC I3)
 //	limpet_call_retry_seconds_total     {type, binding, method, outcome} the time
 //	                                    of these calls since their first disconnect
-//	limpet_replay_memory_bytes          arguments kept for retries (SPEC I7)
+//	limpet_replay_memory_bytes          arguments and buffered bodies kept for
+//	                                    retries (SPEC I7)
 //	limpet_replay_memory_limit_bytes    the most that may be kept
+//	limpet_replay_memory_call_limit_bytes  the most of one call
 //	limpet_replay_refused_total         calls that go without retries, since there
-//	                                    was no room for their arguments (SPEC G21)
+//	                                    was no room for their arguments (SPEC G21),
+//	                                    or their body was over BufferBody
 //
 // Those of objects:
 //

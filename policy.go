@@ -20,6 +20,9 @@ type RetryPolicy struct {
 	// Timeout, counted from the start of the call, is when the last retry must
 	// have ended: 500 ms to 60 s in whole milliseconds (SPEC E11, E12).
 	Timeout time.Duration
+	// BufferBody is how many bytes of a fetch's body that can be read only once
+	// are kept, so that it can be sent again; 0 means none.
+	BufferBody int64
 }
 
 // DefaultRetryPolicy is four retries within ten seconds.
@@ -28,7 +31,7 @@ func DefaultRetryPolicy() RetryPolicy {
 }
 
 // Validate refuses a policy out of bounds with CodeInvalidArgument, MaxRetries
-// before Timeout (SPEC D21).
+// before Timeout (SPEC D21) before BufferBody.
 func (p RetryPolicy) Validate() error {
 	if p.MaxRetries < 0 || p.MaxRetries > MaxMaxRetries {
 		return invalid("RangeError", "MaxRetries(%d): must be from 0 to %d", p.MaxRetries, MaxMaxRetries)
@@ -36,6 +39,9 @@ func (p RetryPolicy) Validate() error {
 	if p.Timeout < MinRetryTimeout || p.Timeout > MaxRetryTimeout || p.Timeout%time.Millisecond != 0 {
 		return invalid("RangeError", "RetryTimeout(%v): must be whole milliseconds from %v to %ds",
 			p.Timeout, MinRetryTimeout, MaxRetryTimeout/time.Second)
+	}
+	if p.BufferBody < 0 {
+		return invalid("RangeError", "BufferBody(%d): must be 0 or more bytes", p.BufferBody)
 	}
 	return nil
 }
@@ -79,3 +85,14 @@ func RetryTimeout(d time.Duration) StubOption {
 
 // NoRetries is MaxRetries(0).
 func NoRetries() StubOption { return MaxRetries(0) }
+
+// BufferBody lets bodies of Fetch and RoundTrip that can be read only once (those
+// of requests without GetBody) be sent again, to a retry or a redirect: up to n
+// bytes are kept while they are read. A body that is longer, or finds no room in
+// the replay memory, goes on as if there were no BufferBody; that is counted in
+// limpet_replay_refused_total, and Error.NoRetry says so if a retry would have
+// been made. n is 0, the default, to keep none, or more; another value is an error
+// of the stub.
+func BufferBody(n int64) StubOption {
+	return stubOptionFunc(func(o *stubOptions) { o.policy.BufferBody = n })
+}

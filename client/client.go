@@ -30,6 +30,7 @@ type Client struct {
 	addrs  []string
 	clock  limpet.Clock
 	engine *dispatch.Engine
+	calls  dispatch.Counters
 	ctx    context.Context // ends with Close; for dialing only
 	cancel context.CancelCauseFunc
 
@@ -73,7 +74,10 @@ func Dial(ctx context.Context, addrs []string, opts ...Option) (*Client, error) 
 	}
 	c := &Client{cfg: cfg, addrs: slices.Clone(addrs), clock: cfg.dialer.Clock, bindings: map[string]*limpet.Binding{}}
 	c.ctx, c.cancel = context.WithCancelCause(context.Background())
-	c.engine = dispatch.New(dispatch.Config{Router: router{c}, Clock: c.clock})
+	c.engine = dispatch.New(dispatch.Config{
+		Router: router{c}, Clock: c.clock, Observer: &c.calls,
+		ReplayMemory: cfg.replay, ReplayMemoryPerCall: cfg.replayPerCall,
+	})
 	if _, err := c.connect(ctx); err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
@@ -103,6 +107,11 @@ func (c *Client) Close() error {
 	c.wg.Wait()
 	return nil
 }
+
+// Metrics reads the client's counters: those of callers in the list at
+// limpet.Metric, in no particular order. It is safe for concurrent use, also
+// after Close.
+func (c *Client) Metrics() []limpet.Metric { return c.calls.Metrics(c.engine) }
 
 // connect returns a session that takes calls. Its errors say that nothing was
 // delivered.

@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"crypto/tls"
+	"fmt"
 	"net"
 
 	"github.com/limpet-dev/limpet"
@@ -17,6 +18,8 @@ type config struct {
 	dialer wire.Dialer
 	trace  func(context.Context) (traceparent, tracestate string)
 	broken mutation.Set // none, except in bench/promise
+
+	replay, replayPerCall int64
 }
 
 type option func(*config) error
@@ -81,6 +84,20 @@ func Mutated(m mutation.Set) Option {
 func Trace(from func(context.Context) (traceparent, tracestate string)) Option {
 	return option(func(c *config) error {
 		c.trace = from
+		return nil
+	})
+}
+
+// ReplayMemory bounds the bytes of arguments and buffered bodies kept for retries:
+// of all calls together, and of one. 0 means the defaults, 64 MiB and 32 MiB;
+// negative ones are refused. A call that finds no room runs, and is not retried
+// (SPEC G21); Metrics counts it, and Error.NoRetry says so.
+func ReplayMemory(pool, perCall int64) Option {
+	return option(func(c *config) error {
+		if pool < 0 || perCall < 0 {
+			return fmt.Errorf("ReplayMemory(%d, %d): must not be negative; 0 means the default", pool, perCall)
+		}
+		c.replay, c.replayPerCall = pool, perCall
 		return nil
 	})
 }

@@ -69,7 +69,10 @@ func StartConfig(t TB, cfg node.Config) *Node {
 	t.Helper()
 	n := &Node{t: t, cfg: cfg, disk: sim.NewDisk(), random: &source{}}
 	n.cfg.Dir = "data"
-	n.client = dispatch.New(dispatch.Config{Router: router{n}, Clock: n.clock(), Rand: n.random, Observer: &n.calls})
+	n.client = dispatch.New(dispatch.Config{
+		Router: router{n}, Clock: n.clock(), Rand: n.random, Observer: &n.calls,
+		ReplayMemory: cfg.ReplayMemory, ReplayMemoryPerCall: cfg.ReplayMemoryPerCall,
+	})
 	if err := n.start(); err != nil {
 		t.Fatalf("limpettest: %v", err)
 	}

@@ -41,6 +41,18 @@ type Config struct {
 	// MaxBody is the largest request body the HTTP door takes, in bytes; 0
 	// means 32 MiB.
 	MaxBody int64
+	// BufferBody is how many bytes of a request's body the HTTP door keeps while
+	// an object's fetch reads it, so that it can be sent again (limpet.BufferBody).
+	// 0, the default, leaves it to the namespace's Defaults, and so to none:
+	// between the door and the objects of its own node nothing gets lost, and what
+	// is kept is memory.
+	BufferBody int64
+	// ReplayMemory is how many bytes of arguments and buffered bodies the node's
+	// own calls (those of its objects, its HTTP door and the program around it)
+	// may keep for retries, all together, and ReplayMemoryPerCall of one call; 0
+	// means 64 MiB and 32 MiB. A call that finds no room runs, and is not retried
+	// (SPEC G21).
+	ReplayMemory, ReplayMemoryPerCall int64
 	// Hosts are names accepted in the Host header of requests on a loopback
 	// address, besides localhost and loopback addresses: those of a proxy on the
 	// same machine. "*" accepts all.
@@ -164,6 +176,15 @@ func (c *Config) validate() error {
 	}
 	if c.MaxBody < 0 {
 		bad(negative, "MaxBody", c.MaxBody)
+	}
+	if c.BufferBody < 0 {
+		bad(negative, "BufferBody", c.BufferBody)
+	}
+	if c.ReplayMemory < 0 {
+		bad(negative, "ReplayMemory", c.ReplayMemory)
+	}
+	if c.ReplayMemoryPerCall < 0 {
+		bad(negative, "ReplayMemoryPerCall", c.ReplayMemoryPerCall)
 	}
 	return errors.Join(errs...)
 }

@@ -90,7 +90,10 @@ func Open(ctx context.Context, cfg Config) (_ *Node, err error) {
 	if cfg.network != nil {
 		objects = cfg.network(objects)
 	}
-	n.engine = dispatch.New(dispatch.Config{Router: localRouter{objects}, Clock: cfg.Clock, Rand: cfg.random, Observer: &n.calls})
+	n.engine = dispatch.New(dispatch.Config{
+		Router: localRouter{objects}, Clock: cfg.Clock, Rand: cfg.random, Observer: &n.calls,
+		ReplayMemory: cfg.ReplayMemory, ReplayMemoryPerCall: cfg.ReplayMemoryPerCall,
+	})
 	byName := map[string]*limpet.Class{}
 	for _, class := range cfg.Classes {
 		byName[class.Name()] = class
@@ -106,7 +109,7 @@ func Open(ctx context.Context, cfg Config) (_ *Node, err error) {
 		}
 	}
 	n.door = gateway.New(gateway.Config{
-		Resolver: n, MaxBody: cfg.MaxBody, Hosts: cfg.Hosts, Clock: cfg.Clock, Draining: n.draining.Load, Logger: cfg.Logger,
+		Resolver: n, MaxBody: cfg.MaxBody, BufferBody: cfg.BufferBody, Hosts: cfg.Hosts, Clock: cfg.Clock, Draining: n.draining.Load, Logger: cfg.Logger,
 	})
 	if n.wire, err = n.openWire(); err != nil {
 		n.engine.Close()

@@ -2,6 +2,7 @@ package dispatch
 
 import (
 	"maps"
+	"strconv"
 	"sync"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 // The zero value is ready for use, by one engine or several.
 type Counters struct {
 	mu       sync.Mutex
+	attempts map[attemptLabels]uint64
 	retries  map[labels]uint64
 	outcomes map[outcomeLabels]ended
 }
@@ -20,6 +22,11 @@ var _ Observer = (*Counters)(nil)
 
 // labels are bounded in number: see labelsOf.
 type labels struct{ kind, binding, method string }
+
+type attemptLabels struct {
+	labels
+	end AttemptEnd
+}
 
 type outcomeLabels struct {
 	labels
@@ -61,6 +68,16 @@ func (k *Counters) RetryStarted(c *limpet.CallSpec) {
 	k.retries[labelsOf(c)]++
 }
 
+// AttemptEnded counts an attempt.
+func (k *Counters) AttemptEnded(c *limpet.CallSpec, a AttemptEnd) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.attempts == nil {
+		k.attempts = map[attemptLabels]uint64{}
+	}
+	k.attempts[attemptLabels{labelsOf(c), a}]++
+}
+
 // Outcome counts how a retried call ended.
 func (k *Counters) Outcome(c *limpet.CallSpec, o Outcome, since time.Duration) {
 	k.mu.Lock()
@@ -83,10 +100,17 @@ func (k *Counters) Metrics(e *Engine) []limpet.Metric {
 	out := []limpet.Metric{
 		{Name: "limpet_replay_memory_bytes", Value: float64(r.Used)},
 		{Name: "limpet_replay_memory_limit_bytes", Value: float64(r.Limit)},
+		{Name: "limpet_replay_memory_call_limit_bytes", Value: float64(r.PerCall)},
 		{Name: "limpet_replay_refused_total", Value: float64(r.Refused)},
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	for l, n := range maps.All(k.attempts) {
+		m := l.metric("limpet_call_attempts_total", float64(n))
+		m.Labels["replayable"], m.Labels["retryable"] = strconv.FormatBool(l.end.Replayable), strconv.FormatBool(l.end.Retryable)
+		m.Labels["committed"], m.Labels["result"] = strconv.FormatBool(l.end.Committed), l.end.Result.String()
+		out = append(out, m)
+	}
 	for l, n := range maps.All(k.retries) {
 		out = append(out, l.metric("limpet_call_retries_total", float64(n)))
 	}

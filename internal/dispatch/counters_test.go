@@ -3,7 +3,9 @@ package dispatch
 import (
 	"context"
 	"maps"
+	"net/http"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/limpet-dev/limpet"
@@ -48,10 +50,23 @@ func TestCounters(t *testing.T) {
 			m["outcome"] = outcome
 			return m
 		}
+		attempt := func(method, replayable, result string) map[string]string {
+			m := l(method)
+			m["replayable"], m["retryable"], m["committed"], m["result"] = replayable, "true", "false", result
+			return m
+		}
 		want := []limpet.Metric{
 			{Name: "limpet_replay_memory_bytes", Value: 0},
 			{Name: "limpet_replay_memory_limit_bytes", Value: 10_000},
+			{Name: "limpet_replay_memory_call_limit_bytes", Value: 32 << 20},
 			{Name: "limpet_replay_refused_total", Value: 1},
+			// SPEC I5: each attempt once, when it is decided what follows.
+			{Name: "limpet_call_attempts_total", Labels: attempt("addOne", "true", "retried"), Value: 2},
+			{Name: "limpet_call_attempts_total", Labels: attempt("addOne", "true", "succeeded"), Value: 1},
+			{Name: "limpet_call_attempts_total", Labels: attempt("addOne", "true", "failed"), Value: 1}, // the claim
+			{Name: "limpet_call_attempts_total", Labels: attempt("addOne", "false", "succeeded"), Value: 1},
+			{Name: "limpet_call_attempts_total", Labels: attempt("", "true", "retried"), Value: 1},
+			{Name: "limpet_call_attempts_total", Labels: attempt("", "true", "succeeded"), Value: 1},
 			{Name: "limpet_call_retries_total", Labels: l("addOne"), Value: 2},
 			{Name: "limpet_call_retries_total", Labels: l(""), Value: 1},
 			{Name: "limpet_call_retry_outcomes_total", Labels: with(l("addOne"), "recovered"), Value: 1},
@@ -78,3 +93,63 @@ func TestCounters(t *testing.T) {
 type countedCart struct{}
 
 func (*countedCart) AddOne(context.Context) error { return nil }
+
+// TestAttemptEnds tells of every attempt once, also of fetches and of those that
+// were given up.
+func TestAttemptEnds(t *testing.T) {
+	retries := func(n int) func(*limpet.CallSpec) { return policy(n, 1500*ms) }
+	for _, test := range []struct {
+		name   string
+		script []fault
+		make   func(e *Engine, ctx context.Context) error
+		want   []AttemptEnd
+	}{
+		// SPEC I6: rewindable, retryable
+		{"fetch", []fault{{kind: lostRequest}}, func(e *Engine, ctx context.Context) error {
+			_, err := e.Fetch(ctx, fetchCall(), must(http.NewRequest("PUT", "http://x/", strings.NewReader("a"))), true)
+			return err
+		}, []AttemptEnd{{true, true, false, AttemptRetried}, {true, true, false, AttemptSucceeded}}},
+		{"stream", []fault{{kind: lostRequest}}, func(e *Engine, ctx context.Context) error {
+			_, err := e.Fetch(ctx, fetchCall(), stream("PUT", "http://x/", newBody("a")), true)
+			return err
+		}, []AttemptEnd{{false, true, false, AttemptFailed}}},
+		{"no retries", []fault{{kind: lostRequest}}, func(e *Engine, ctx context.Context) error {
+			_, err := e.Fetch(ctx, fetchCall(retries(0)), must(http.NewRequest("GET", "http://x/", nil)), true)
+			return err
+		}, []AttemptEnd{{true, false, false, AttemptFailed}}},
+		// SPEC I5: a failure that awaits a decision is counted when that is made,
+		// and what is canceled is no failure
+		{"cutoff", []fault{{kind: lostRequest}, {kind: hang}}, func(e *Engine, ctx context.Context) error {
+			_, err := e.Call(ctx, newCall(retries(4)))
+			return err
+		}, []AttemptEnd{{true, true, false, AttemptRetried}, {true, true, false, AttemptCanceled}}},
+		{"caller", []fault{{kind: hang}}, func(e *Engine, ctx context.Context) error {
+			ctx, cancel := context.WithTimeout(ctx, 10*ms)
+			defer cancel()
+			_, err := e.Call(ctx, newCall())
+			return err
+		}, []AttemptEnd{{true, true, false, AttemptCanceled}}},
+		{"caller, while backing off", []fault{{kind: refused}}, func(e *Engine, ctx context.Context) error {
+			ctx, cancel := context.WithTimeout(ctx, 10*ms)
+			defer cancel()
+			_, err := e.Call(ctx, newCall())
+			return err
+		}, []AttemptEnd{{true, true, false, AttemptRetried}}},
+		{"stub as an argument", []fault{{kind: refused}}, func(e *Engine, ctx context.Context) error {
+			_, err := e.Call(ctx, newCall(func(c *limpet.CallSpec) { c.Unretryable = "a stub" }))
+			return err
+		}, []AttemptEnd{{false, true, false, AttemptFailed}}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				w := newWorld(t, test.script...)
+				e := w.engine()
+				_ = test.make(e, t.Context()) // how it ends is not the point
+				e.Close()
+				if !slices.Equal(w.ends, test.want) {
+					t.Errorf("attempts ended %+v, want %+v", w.ends, test.want)
+				}
+			})
+		})
+	}
+}

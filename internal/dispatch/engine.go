@@ -1,6 +1,7 @@
 package dispatch
 
 import (
+	"cmp"
 	"context"
 	crand "crypto/rand"
 	"encoding/binary"
@@ -23,10 +24,11 @@ type Config struct {
 	Rand rand.Source
 	// Observer hears of retries; nil means nobody does.
 	Observer Observer
-	// ReplayMemory and ReplayMemoryPerCall bound the bytes of arguments kept for
-	// retries, of all method calls and of one. 0 means the default; with a
-	// negative one no method call finds room, so that none is retried. Bodies of
-	// fetches are the caller's and not counted.
+	// ReplayMemory and ReplayMemoryPerCall bound the bytes kept for retries, of
+	// all calls and of one: arguments of method calls, and bodies of fetches that
+	// limpet.BufferBody keeps. 0 means the default; with a negative one no method
+	// call finds room, so that none is retried. Bodies that can be had again from
+	// the caller are not counted.
 	ReplayMemory, ReplayMemoryPerCall int64
 }
 
@@ -100,7 +102,9 @@ func (e *Engine) isClosed() bool {
 
 // ReplayMemory is what the replay memory holds now (SPEC I7).
 func (e *Engine) ReplayMemory() ReplayMemory {
-	return ReplayMemory{Used: e.replay.used.Load(), Limit: e.replay.limit, Refused: e.replay.refused.Load()}
+	return ReplayMemory{
+		Used: e.replay.used.Load(), Limit: e.replay.limit, PerCall: e.replay.perCall, Refused: e.replay.refused.Load(),
+	}
 }
 
 // Call makes a KindMethod call. Every error is a *limpet.Error.
@@ -195,7 +199,7 @@ func (e *Engine) call(ctx context.Context, c *limpet.CallSpec) (any, error) {
 	t, err := e.router.Route(ctx, c)
 	if err != nil || !t.Lossless() || (ctx.Done() != nil && !prompt(t)) {
 		r := newRun(e, ctx, c, replayable)
-		r.first, r.firstErr = t, err
+		r.first, r.firstErr, r.why = t, err, c.Unretryable
 		return r.call(start)
 	}
 	// The short way: nothing can be lost, nothing must be waited for. The machine
@@ -205,7 +209,7 @@ func (e *Engine) call(ctx context.Context, c *limpet.CallSpec) (any, error) {
 		return v, nil
 	}
 	r := newRun(e, ctx, c, replayable)
-	r.attempts = 1
+	r.attempts, r.why, r.sendable = 1, c.Unretryable, replayable
 	r.step(start, event{kind: evStart}) // orders the attempt that was made
 	r.here = &result{err: err}
 	v, _, err = r.loop()
@@ -214,11 +218,31 @@ func (e *Engine) call(ctx context.Context, c *limpet.CallSpec) (any, error) {
 
 // fetch is Fetch without the output gate.
 func (e *Engine) fetch(ctx context.Context, c *limpet.CallSpec, f *fetch) (*http.Response, error) {
-	r := newRun(e, ctx, c, c.Unretryable == "" && f.replayable())
-	r.fetch = f
+	e.buffer(c, f)
+	why := cmp.Or(c.Unretryable, f.spent())
+	r := newRun(e, ctx, c, why == "")
+	r.fetch, r.why = f, why
 	r.do(r.step(e.now(), event{kind: evStart}))
 	_, resp, err := r.loop()
 	return resp, err
+}
+
+// buffer keeps the body of a fetch for retries and redirects, if it can be read
+// only once and the stub says so (G.1).
+func (e *Engine) buffer(c *limpet.CallSpec, f *fetch) {
+	limit := c.Policy.BufferBody
+	if limit <= 0 || f.body == nil || !f.once || c.Unretryable != "" {
+		return
+	}
+	refused := func() {
+		e.replay.refused.Add(1)
+		e.observer.ReplayRefused(c)
+	}
+	if f.req.ContentLength > min(limit, e.replay.perCall) {
+		refused() // known beforehand
+		return
+	}
+	f.keep(&e.replay, limit, refused)
 }
 
 // now is the machines' time.

@@ -362,7 +362,7 @@ func TestIneligible(t *testing.T) {
 			t.Error(diff)
 		}
 		want := lost(limpet.DeliveryUncertain)
-		want.Attempts = 1
+		want.Attempts, want.NoRetry = 1, "an argument is a stub"
 		if diff := cmp.Diff(want, err, ignoreUnexported); diff != "" {
 			t.Error(diff)
 		}
@@ -443,7 +443,7 @@ func TestReplayMemory(t *testing.T) {
 			t.Errorf("attempts %v, want %v", got, want)
 		}
 		// SPEC I7
-		if m, want := e.ReplayMemory(), (ReplayMemory{Used: 0, Limit: 10_000, Refused: 4}); m != want || w.refusals != 4 {
+		if m, want := e.ReplayMemory(), (ReplayMemory{Used: 0, Limit: 10_000, PerCall: 5000, Refused: 4}); m != want || w.refusals != 4 {
 			t.Errorf("replay memory %+v, want %+v; %d refusals seen", m, want, w.refusals)
 		}
 	})
@@ -456,9 +456,9 @@ func TestReplayMemoryDefaults(t *testing.T) {
 		t.Errorf("pool of %d bytes, want 64 MiB", got)
 	}
 	for size, want := range map[int]bool{32 << 20: true, 32<<20 + 1: false} {
-		n, ok := e.replay.reserve(newCall(func(c *limpet.CallSpec) { c.Runner = &args{size: size} }))
-		if ok != want {
-			t.Errorf("reserve of %d bytes: %v, want %v", size, ok, want)
+		n, why := e.replay.reserve(newCall(func(c *limpet.CallSpec) { c.Runner = &args{size: size} }))
+		if (why == "") != want {
+			t.Errorf("reserve of %d bytes: %q, want %v", size, why, want)
 		}
 		e.replay.release(n)
 	}

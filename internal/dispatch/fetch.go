@@ -24,6 +24,8 @@ type fetch struct {
 	body    io.ReadCloser                 // the caller's, until the first attempt takes it
 	getBody func() (io.ReadCloser, error) // another copy of it, or nil
 	once    bool                          // there is a body and it can be read only once
+	buffer  *bodyBuffer                   // keeps such a body, or nil
+	trailer http.Header                   // the caller's, who fills them in while the body is read
 	urls    []string                      // of all hops so far, this one the last
 }
 
@@ -46,6 +48,7 @@ func newFetch(ctx context.Context, req *http.Request, follow bool) (*fetch, erro
 		}
 		f.body, f.getBody = req.Body, req.GetBody
 		f.once = f.getBody == nil
+		f.trailer = req.Trailer
 	}
 	return f, nil
 }
@@ -86,20 +89,44 @@ func badRedirect(code limpet.Code, format string, args ...any) error {
 	return e
 }
 
-// replayable reports whether the request can be sent again (SPEC E2, G1).
-func (f *fetch) replayable() bool { return !f.once }
+// keep lets a body that can be read only once be sent again, up to a limit.
+func (f *fetch) keep(pool *replayPool, limit int64, refused func()) {
+	f.buffer = newBodyBuffer(pool, limit, f.body, refused)
+	f.body, f.once = nil, false
+}
+
+const onceOnly = "the request body can be read only once (set Request.GetBody, or use limpet.BufferBody)"
+
+// spent says why the request can't be sent again (SPEC E2, G1), or is empty.
+func (f *fetch) spent() string {
+	switch {
+	case f.once:
+		return onceOnly
+	case f.buffer != nil:
+		return f.buffer.spent()
+	default:
+		return ""
+	}
+}
 
 // takeBody is the body of the next attempt.
 func (f *fetch) takeBody() bodySource {
-	if b := f.body; b != nil {
+	switch b := f.body; {
+	case f.buffer != nil:
+		return bodySource{again: f.buffer.open}
+	case b != nil:
 		f.body = nil
 		return bodySource{once: b}
 	}
 	return bodySource{again: f.getBody}
 }
 
-// closeBody closes the caller's body if no attempt took it.
+// closeBody closes the caller's body if no attempt took it. Nothing of the
+// request is sent again afterwards.
 func (f *fetch) closeBody() {
+	if f.buffer != nil {
+		f.buffer.settle()
+	}
 	if f.body != nil {
 		_ = f.body.Close() // nothing was read from it
 	}
@@ -140,12 +167,12 @@ func (f *fetch) redirect(ctx context.Context, resp *http.Response) (*fetch, erro
 	if len(f.urls) > maxRedirects {
 		return nil, badRedirect(limpet.CodeApplication, "Too many redirects. %s", strings.Join(f.urls, ", "))
 	}
-	if f.once && resp.StatusCode != http.StatusSeeOther { // B12
+	if why := f.spent(); why != "" && resp.StatusCode != http.StatusSeeOther { // B12
 		return nil, badRedirect(limpet.CodeInvalidArgument,
-			"a redirect (%d to %.200s) needs the request body again, which can be read only once: set Request.GetBody", resp.StatusCode, to)
+			"a redirect (%d to %.200s) needs the request body again: %s", resp.StatusCode, to, why)
 	}
 	next := &fetch{
-		req: f.req.Clone(ctx), follow: true, getBody: f.getBody,
+		req: f.req.Clone(ctx), follow: true, getBody: f.getBody, buffer: f.buffer, trailer: f.trailer,
 		urls: append(f.urls, to.String()),
 	}
 	next.req.URL, next.req.Response = to, resp
@@ -166,7 +193,10 @@ func (f *fetch) redirect(ctx context.Context, resp *http.Response) (*fetch, erro
 }
 
 func (f *fetch) dropBody() {
-	f.getBody, f.once = nil, false
+	if f.buffer != nil {
+		f.buffer.settle()
+	}
+	f.getBody, f.once, f.buffer, f.trailer = nil, false, nil, nil
 	f.req.ContentLength, f.req.TransferEncoding, f.req.Trailer = 0, nil, nil
 	for _, h := range [...]string{
 		"Content-Encoding", "Content-Language", "Content-Location", "Content-Type", "Content-Length", "Transfer-Encoding",

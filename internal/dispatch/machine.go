@@ -75,7 +75,7 @@ const (
 	evAborted                      // the caller wants no result any more (E34)
 	evGone                         // the caller's world ended (E35)
 	evPipelined                    // the result is used as a pipeline (E53)
-	evRefused                      // there is no replay memory: no more attempts (G21)
+	evRefused                      // it can't be sent again any more: no other attempt (G21, G1)
 )
 
 var eventNames = [...]string{
@@ -112,7 +112,7 @@ type action struct {
 	fresh   bool          // actAttempt
 	flag    bool          // actAttempt: this may be a duplicate; the object must look (E28)
 	at      time.Duration // actCutoff, actBackoff
-	outcome Outcome       // actOutcome
+	outcome Outcome       // actOutcome, actFinish
 	since   time.Duration // actOutcome
 	verdict verdict       // actFinish
 }
@@ -150,6 +150,7 @@ type machine struct {
 	firstLoss time.Duration // when that was
 	flag      bool          // an attempt with the present identity was uncertain
 	committed bool          // the result is used as a pipeline (E53)
+	refused   bool          // the call can't be sent again, which was found out on the way
 	released  bool          // the replay memory was given back
 	started   bool          // evStart has come
 	cutoff    time.Duration // callStart + timeout, for all hops (E11, E43)
@@ -221,7 +222,7 @@ func (m *machine) stepRunning(now time.Duration, ev event) {
 		m.finish(now, resultOfEvent, OutcomeRecovered)
 	case evRedirected: // E42: the next hop is a call of its own, except for the cutoff (E43)
 		m.record(now, OutcomeRecovered)
-		m.original, m.outcomes = false, 0
+		m.original, m.refused, m.outcomes = false, false, 0
 		m.limit = m.attempts(ev.replayable)
 		m.firstAttempt()
 	case evFailed:
@@ -256,12 +257,9 @@ func (m *machine) stepRunning(now time.Duration, ev event) {
 			return
 		}
 		m.commit()
-	case evRefused:
-		if m.attempt > 1 {
-			m.impossible(ev) // memory is asked for before the first retry at the latest
-			return
-		}
-		m.limit = 1
+	case evRefused: // in a retry: of a body that did not fit into its buffer
+		m.refused = true
+		m.limit = m.attempt
 	case evStart, evBackoffOver:
 		m.impossible(ev)
 	}
@@ -315,7 +313,11 @@ func (m *machine) failed(now time.Duration, ev event) {
 		m.flag = true
 	}
 	if m.attempt >= m.limit { // E26: no final wait
-		m.finish(now, originalFailure, OutcomeAttemptsExhausted)
+		o := OutcomeAttemptsExhausted
+		if m.refused {
+			o = OutcomeUnableToRetry
+		}
+		m.finish(now, originalFailure, o)
 		return
 	}
 	until := now + backoff(m.attempt, ev.draw)
@@ -360,7 +362,7 @@ func (m *machine) finish(now time.Duration, v verdict, o Outcome) {
 	m.state = done
 	m.release()
 	m.record(now, o)
-	m.do(action{kind: actFinish, verdict: v})
+	m.do(action{kind: actFinish, verdict: v, outcome: o})
 }
 
 func (m *machine) release() {

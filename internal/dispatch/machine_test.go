@@ -27,6 +27,7 @@ var situations = []struct {
 	{"retry", "0s start; 100ms failed not-delivered delay=100ms; 200ms backoff over"},
 	{"flagged retry", "0s start; 100ms failed uncertain delay=100ms; 200ms backoff over"},
 	{"committed retry", "0s start; 100ms failed uncertain delay=100ms; 200ms backoff over; 210ms pipelined"},
+	{"refused retry", "0s start; 100ms failed uncertain delay=100ms; 200ms backoff over; 210ms refused"},
 	{"last retry", "0s start; 100ms failed uncertain delay=0s; 100ms backoff over; 110ms failed uncertain delay=100ms; 210ms backoff over"},
 	{"done", "0s start; 1ms succeeded"},
 }
@@ -285,7 +286,7 @@ func (h *history) see(now time.Duration, ev event, acts []action) error {
 		}
 		acts = acts[len(acts)-1:]
 	case evRefused:
-		h.limit = 1
+		h.limit = max(1, h.attempts)
 	}
 	cutoff := h.start + h.policy.Timeout
 	for _, a := range acts {

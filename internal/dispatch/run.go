@@ -1,7 +1,9 @@
 package dispatch
 
 import (
+	"cmp"
 	"context"
+	"fmt"
 	"io"
 	"net/http"
 	"slices"
@@ -24,6 +26,8 @@ type run struct {
 	retries    bool // the sender will retry (SPEC F2)
 	prepared   bool // replay memory was asked for
 	reserved   int64
+	why        string // the call can't be sent again, or is empty
+	sendable   bool   // that was empty when the present attempt began
 
 	first    Transport // of attempt 1 of this hop, if it is known already
 	firstErr error     // why there is none
@@ -92,7 +96,13 @@ func (r *run) call(start time.Duration) (any, error) {
 // memory reserved for them if there may be retries (SPEC E4, E51, G20). Without
 // room there will be none (SPEC G21). An error is one of encoding.
 func (r *run) prepare() error {
-	if r.prepared || r.spec.Kind != limpet.KindMethod {
+	if r.fetch != nil {
+		if why := r.fetch.spent(); why != "" { // its buffer has become too small
+			r.retries, r.why = false, why
+		}
+		return nil
+	}
+	if r.prepared {
 		return nil
 	}
 	r.prepared = true
@@ -102,9 +112,10 @@ func (r *run) prepare() error {
 	if !r.retries {
 		return nil
 	}
-	n, ok := r.e.replay.reserve(r.spec)
-	if !ok {
-		r.retries = false
+	n, why := r.e.replay.reserve(r.spec)
+	if why != "" {
+		r.retries, r.why = false, why
+		r.e.replay.refused.Add(1)
 		r.e.observer.ReplayRefused(r.spec)
 	}
 	r.reserved = n
@@ -115,10 +126,35 @@ func (r *run) prepare() error {
 func (r *run) loop() (any, *http.Response, error) {
 	for r.m.state != done {
 		now, ev := r.wait()
-		r.do(r.step(now, ev))
+		ran := r.m.state == running
+		committed := r.m.committed
+		actions := r.step(now, ev)
+		if ran && (r.m.state != running || ev.kind == evRedirected) {
+			r.ended(ev, committed)
+		}
+		r.do(actions)
 	}
 	r.disarm()
 	return r.value, r.resp, r.err
+}
+
+// ended tells of an attempt that is over, after the machine has decided on it.
+func (r *run) ended(ev event, committed bool) {
+	a := AttemptEnd{
+		Replayable: r.sendable, Retryable: r.spec.Policy.MaxRetries > 0, Committed: committed,
+	}
+	switch ev.kind {
+	case evSucceeded, evRedirected:
+		a.Result = AttemptSucceeded
+	case evFailed, evStartFailed:
+		a.Result = AttemptFailed
+		if r.m.state == backingOff {
+			a.Result = AttemptRetried
+		}
+	case evStart, evBackoffOver, evCutoff, evAborted, evGone, evPipelined, evRefused:
+		a.Result = AttemptCanceled
+	}
+	r.e.observer.AttemptEnded(r.spec, a)
 }
 
 func (r *run) step(now time.Duration, ev event) []action {
@@ -201,7 +237,7 @@ func (r *run) received(res result) (time.Duration, event) {
 	}
 	if ev.failure.lost() && r.retries {
 		if err := r.prepare(); err != nil {
-			r.retries = false // sent by reference, but it can't be kept
+			r.retries, r.why = false, fmt.Sprintf("the arguments can't be kept: %v", err) // sent by reference
 		}
 		if !r.retries {
 			r.step(now, event{kind: evRefused})
@@ -233,7 +269,8 @@ func (r *run) answered() event {
 		r.resp, r.fetch = nil, next
 		r.hops++
 		r.first, r.firstErr = nil, nil
-		r.replayable = r.spec.Unretryable == "" && next.replayable() // SPEC E44
+		r.why = cmp.Or(r.spec.Unretryable, next.spent())
+		r.replayable = r.why == "" // SPEC E44
 		r.retries = r.replayable && r.spec.Policy.MaxRetries > 0
 		r.original, r.uncertain, r.uncertainID = nil, false, limpet.Identity{}
 		return event{kind: evRedirected, replayable: r.replayable}
@@ -263,7 +300,7 @@ func (r *run) do(actions []action) {
 		case actOutcome:
 			r.e.observer.Outcome(r.spec, a.outcome, a.since)
 		case actFinish:
-			r.finish(a.verdict)
+			r.finish(a.verdict, a.outcome)
 		}
 	}
 }
@@ -288,6 +325,7 @@ func (r *run) disarm() {
 // attempt starts one, here or on another goroutine.
 func (r *run) attempt(a action) {
 	r.attempts++
+	r.sendable = r.why == ""
 	if a.fresh {
 		r.id, r.seenBy = limpet.Identity{}, nil
 	}
@@ -316,7 +354,7 @@ func (r *run) attempt(a action) {
 	}
 	j.a.Identity = r.id
 	if r.fetch != nil {
-		j.request, j.body = r.fetch.req, r.fetch.takeBody()
+		j.request, j.body, j.trailer = r.fetch.req, r.fetch.takeBody(), r.fetch.trailer
 	}
 	if j.t != nil && (r.ctx.Done() == nil || prompt(j.t)) {
 		res := j.run(r.ctx)
@@ -367,16 +405,16 @@ func (r *run) cancel() {
 }
 
 // finish makes what the caller gets.
-func (r *run) finish(v verdict) {
+func (r *run) finish(v verdict, o Outcome) {
 	switch v {
 	case resultOfEvent:
 		if r.err != nil { // a redirect that can't be followed
 			r.err = r.fail(asError(r.err))
 		}
 	case failureOfEvent:
-		r.err = r.fail(r.failure)
+		r.err = r.final(r.failure, o)
 	case originalFailure:
-		r.err = r.fail(r.original)
+		r.err = r.final(r.original, o)
 	case abortReason:
 		d := limpet.DeliveryNone
 		if r.abortKnown != nil {
@@ -410,8 +448,41 @@ func (r *run) whole(d limpet.Delivery) limpet.Delivery {
 	}
 }
 
+// final is a failed attempt's error as the call's caller gets it.
+func (r *run) final(e *limpet.Error, o Outcome) error {
+	err := r.fail(e)
+	if isLost(err) {
+		err.NoRetry = r.noRetry(err, o)
+	}
+	return err
+}
+
+// noRetry tells people why a lost connection was not answered by another attempt.
+func (r *run) noRetry(e *limpet.Error, o Outcome) string {
+	switch o {
+	case OutcomeClaimRejected:
+		return "the object refused a retry: it has received the call, or can't tell"
+	case OutcomeRetryBudgetExhausted:
+		return fmt.Sprintf("no time for another attempt within the retry timeout of %v", r.spec.Policy.Timeout)
+	case OutcomeAttemptsExhausted, OutcomeUnableToRetry:
+		switch {
+		case r.spec.Policy.MaxRetries == 0: // as the caller wanted
+			return ""
+		case r.m.committed:
+			return "its result was used before it came"
+		case r.why != "":
+			return r.why
+		case o == OutcomeAttemptsExhausted:
+			return fmt.Sprintf("all %d attempts failed", r.m.attempt)
+		case e.Delivery == limpet.DeliveryReceived:
+			return "the object has received the call"
+		}
+	}
+	return ""
+}
+
 // fail is e as the call's caller gets it.
-func (r *run) fail(e *limpet.Error) error {
+func (r *run) fail(e *limpet.Error) *limpet.Error {
 	e = e.Clone()
 	e.Delivery = r.whole(e.Delivery)
 	e.Retryable = e.Retryable && e.Remote || isLost(e)
@@ -430,6 +501,7 @@ type job struct {
 	a       Attempt
 	request *http.Request // KindFetch
 	body    bodySource    // KindFetch
+	trailer http.Header   // KindFetch: the caller's
 }
 
 // run makes the attempt.
@@ -458,6 +530,9 @@ func (j *job) run(ctx context.Context) (res result) {
 	}
 	j.a.Request = j.request.Clone(ctx) // SPEC E46
 	j.a.Request.Body = body
+	if len(j.trailer) > 0 && body != http.NoBody {
+		j.a.Request.Body = trailerBody{body, j.trailer, j.a.Request.Trailer}
+	}
 	res.resp, res.err = j.t.Fetch(ctx, j.a)
 	if res.err == nil && res.resp == nil {
 		res.err = limpet.Errorf(limpet.CodeInternal, "transport returned neither a response nor an error")

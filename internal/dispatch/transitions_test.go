@@ -220,7 +220,7 @@ retry
 	gone: cancel, release, other 200ms, end with caller gone → done
 	pipelined: release → running
 	pipelined, late: cancel, release, retry_budget_exhausted 900ms, end with original failure → done
-	refused: !
+	refused: - → running
 flagged retry
 	start: !
 	succeeded: release, recovered 200ms, end with result → done
@@ -247,7 +247,7 @@ flagged retry
 	gone: cancel, release, other 200ms, end with caller gone → done
 	pipelined: release → running
 	pipelined, late: cancel, release, retry_budget_exhausted 900ms, end with original failure → done
-	refused: !
+	refused: - → running
 committed retry
 	start: !
 	succeeded: recovered 200ms, end with result → done
@@ -274,7 +274,34 @@ committed retry
 	gone: cancel, canceled 200ms, end with caller gone → done
 	pipelined: - → running
 	pipelined, late: cancel, retry_budget_exhausted 900ms, end with original failure → done
-	refused: !
+	refused: - → running
+refused retry
+	start: !
+	succeeded: release, recovered 200ms, end with result → done
+	redirected: recovered 200ms, attempt 1 (fresh) → running
+	redirected not-replayable: recovered 200ms, attempt 1 (fresh) → running
+	failed other: release, unable_to_retry 200ms, end with this failure → done
+	failed received: release, unable_to_retry 200ms, end with this failure → done
+	failed claimed: release, claim_rejected 200ms, end with original failure → done
+	failed uncertain delay=100ms: release, unable_to_retry 200ms, end with original failure → done
+	failed not-delivered delay=100ms: release, unable_to_retry 200ms, end with original failure → done
+	failed uncertain, late: release, unable_to_retry 900ms, end with original failure → done
+	failed not-delivered, late: release, unable_to_retry 900ms, end with original failure → done
+	succeeded, late: release, recovered 900ms, end with result → done
+	start failed other: release, other 200ms, end with this failure → done
+	start failed not-delivered delay=100ms: release, unable_to_retry 200ms, end with original failure → done
+	start failed uncertain delay=100ms: release, unable_to_retry 200ms, end with original failure → done
+	start failed received: release, other 200ms, end with this failure → done
+	start failed claimed: release, other 200ms, end with this failure → done
+	backoff over: !
+	backoff over, late: !
+	cutoff: cutoff 1s → running
+	cutoff, late: cancel, release, retry_budget_exhausted 900ms, end with original failure → done
+	aborted: cancel, release, canceled 200ms, end with abort reason → done
+	gone: cancel, release, other 200ms, end with caller gone → done
+	pipelined: release → running
+	pipelined, late: cancel, release, retry_budget_exhausted 900ms, end with original failure → done
+	refused: - → running
 last retry
 	start: !
 	succeeded: release, recovered 200ms, end with result → done
@@ -301,7 +328,7 @@ last retry
 	gone: cancel, release, other 200ms, end with caller gone → done
 	pipelined: release → running
 	pipelined, late: cancel, release, retry_budget_exhausted 900ms, end with original failure → done
-	refused: !
+	refused: - → running
 done
 	start: !
 	succeeded: - → done

@@ -63,6 +63,7 @@ type world struct {
 	returned   int
 
 	retries  int
+	ends     []AttemptEnd
 	outcomes []string
 	refusals int
 }
@@ -203,6 +204,12 @@ func (w *world) Fetch(ctx context.Context, a Attempt) (*http.Response, error) {
 		return nil, lost
 	}
 	return resp, nil
+}
+
+func (w *world) AttemptEnded(_ *limpet.CallSpec, a AttemptEnd) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.ends = append(w.ends, a)
 }
 
 func (w *world) RetryStarted(*limpet.CallSpec) {

@@ -43,7 +43,7 @@
 //	           "delivery": "not delivered" | "uncertain" | "received",
 //	           "retryable": false, "overloaded": true, "remote": false,
 //	           "reset": false, "attempts": 1, "identity": "", "requestId": "…",
-//	           "objectId": "…", "fields": {…}}}           the last two may lack
+//	           "objectId": "…", "fields": {…}, "noRetry": "…"}}  the last three may lack
 //
 //	400  InvalidArgument: argument, name, ID, JSON, query
 //	403  Forbidden: cross-origin, or a foreign Host on a loopback address

@@ -88,6 +88,7 @@ type errorBody struct {
 	Remote     bool            `json:"remote"`
 	Reset      bool            `json:"reset"`
 	Attempts   int             `json:"attempts"`
+	NoRetry    string          `json:"noRetry,omitempty"`
 	Identity   string          `json:"identity"`
 	RequestID  string          `json:"requestId"`
 	ObjectID   string          `json:"objectId,omitempty"`
@@ -99,7 +100,7 @@ func bodyOf(e *limpet.Error, requestID string, fields []byte) errorBody {
 	b := errorBody{
 		Name: e.Name, Message: e.Error(), Code: e.CodeOrDefault(), Delivery: e.Delivery,
 		Retryable: e.Retryable, Overloaded: e.Overloaded, Remote: e.Remote, Reset: e.Reset,
-		Attempts: e.Attempts, Identity: e.Identity, RequestID: e.RequestID, ObjectID: e.ObjectID, Fields: fields,
+		Attempts: e.Attempts, NoRetry: e.NoRetry, Identity: e.Identity, RequestID: e.RequestID, ObjectID: e.ObjectID, Fields: fields,
 	}
 	if b.Name == "" {
 		b.Name = "Error"

@@ -28,6 +28,9 @@ type Config struct {
 	// MaxBody is the largest request body in bytes, of calls and fetches; 0 means
 	// DefaultMaxBody. (The limit on the encoded arguments, SPEC B30, comes on top.)
 	MaxBody int64
+	// BufferBody is how many bytes of the body of a fetch are kept, so that it can
+	// be sent again; 0 leaves it to the binding.
+	BufferBody int64
 	// MaxBodies is how many bytes of bodies of calls may be in memory at once,
 	// over all requests; 0 means DefaultMaxBodies. Beyond it calls are
 	// Overloaded.
@@ -49,6 +52,7 @@ type Config struct {
 type door struct {
 	resolver limpet.Resolver
 	maxBody  int64
+	options  []limpet.StubOption // of every stub
 	bodies   budget
 	guard    *guard
 	clock    limpet.Clock
@@ -61,6 +65,9 @@ func New(c Config) http.Handler {
 	d := &door{
 		resolver: c.Resolver, maxBody: c.MaxBody, guard: newGuard(c.Hosts), clock: c.Clock,
 		draining: c.Draining, log: c.Logger,
+	}
+	if c.BufferBody > 0 {
+		d.options = append(d.options, limpet.BufferBody(c.BufferBody))
 	}
 	if d.maxBody == 0 {
 		d.maxBody = DefaultMaxBody
@@ -153,14 +160,14 @@ func (d *door) stub(b *limpet.Binding, t target) (*limpet.Stub[any], error) {
 		return nil, err
 	}
 	if !t.byID {
-		s := ns.Named(t.name)
+		s := ns.Named(t.name, d.options...)
 		return s, s.Err()
 	}
 	id, err := ns.IDFromString(t.name)
 	if err != nil {
 		return nil, err
 	}
-	s := ns.Get(id)
+	s := ns.Get(id, d.options...)
 	return s, s.Err()
 }
 

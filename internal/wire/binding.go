@@ -11,10 +11,11 @@ type bindingInfo struct {
 	ClassIdentity string `cbor:"1,keyasint"`
 	MaxRetries    int    `cbor:"2,keyasint"`
 	TimeoutMS     int64  `cbor:"3,keyasint"`
+	BufferBody    int64  `cbor:"4,keyasint,omitempty"`
 }
 
 func appendBinding(b []byte, info BindingInfo) []byte {
-	enc, err := cborWrite.Marshal(bindingInfo{info.ClassIdentity, info.Policy.MaxRetries, info.Policy.Timeout.Milliseconds()})
+	enc, err := cborWrite.Marshal(bindingInfo{info.ClassIdentity, info.Policy.MaxRetries, info.Policy.Timeout.Milliseconds(), info.Policy.BufferBody})
 	if err != nil {
 		panic(err) // a class's identity is checked when it is registered
 	}
@@ -31,7 +32,9 @@ func readBinding(p []byte) (BindingInfo, error) {
 	}
 	info := BindingInfo{
 		ClassIdentity: b.ClassIdentity,
-		Policy:        limpet.RetryPolicy{MaxRetries: b.MaxRetries, Timeout: time.Duration(b.TimeoutMS) * time.Millisecond},
+		Policy: limpet.RetryPolicy{
+			MaxRetries: b.MaxRetries, Timeout: time.Duration(b.TimeoutMS) * time.Millisecond, BufferBody: b.BufferBody,
+		},
 	}
 	if err := info.Policy.Validate(); err != nil || info.ClassIdentity == "" {
 		return BindingInfo{}, violation("the description of a binding is not valid: %v", err)
