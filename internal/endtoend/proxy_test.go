@@ -47,6 +47,17 @@ func (p *proxy) close() {
 	p.wg.Wait()
 }
 
+// cut ends all connections that there are.
+func (p *proxy) cut() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.strikes.Add(1)
+	for _, c := range p.conns {
+		_ = c.Close()
+	}
+	p.conns = nil
+}
+
 func (p *proxy) accept() {
 	for {
 		c, err := p.ln.Accept()
