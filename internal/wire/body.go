@@ -13,11 +13,11 @@ import (
 type inBody struct {
 	l       *link
 	call    uint64
-	avail   chan struct{}     // of one element: something has changed
 	atEnd   func(err error)   // called once by the reader that met the end; may be nil
 	onClose func(unread bool) // called once by Close; may be nil
 
 	// Under l.mu.
+	avail   chan struct{} // of one element: something has changed; nil until the reader has waited
 	flow    inflow
 	buf     []byte
 	off     int
@@ -32,7 +32,13 @@ type inBody struct {
 }
 
 func newInBody(l *link, call uint64) *inBody {
-	return &inBody{l: l, call: call, avail: make(chan struct{}, 1), flow: newInflow(l.pool)}
+	in := &inBody{}
+	in.init(l, call)
+	return in
+}
+
+func (in *inBody) init(l *link, call uint64) {
+	in.l, in.call, in.flow = l, call, newInflow(l.pool)
 }
 
 // arriveLocked takes a piece that the peer sent.
@@ -86,6 +92,9 @@ func (in *inBody) dropLocked() {
 }
 
 func (in *inBody) signal() {
+	if in.avail == nil {
+		return // nobody waits: who comes looks first
+	}
 	select {
 	case in.avail <- struct{}{}:
 	default:
@@ -142,8 +151,12 @@ func (in *inBody) Read(p []byte) (int, error) {
 			}
 			return 0, err
 		}
+		if in.avail == nil {
+			in.avail = make(chan struct{}, 1)
+		}
+		avail := in.avail
 		in.l.mu.Unlock()
-		<-in.avail // whatever ends the call or the connection ends the body
+		<-avail // whatever ends the call or the connection ends the body
 	}
 }
 
@@ -168,16 +181,19 @@ type outBody struct {
 
 	// Under link.mu.
 	flow  outflow
-	ready chan struct{} // of one element: flow has grown
+	ready chan struct{} // of one element: flow has grown; nil until the sender has waited
 }
 
-func newOutBody(n uint64, call *outCall, done <-chan struct{}, window uint32) *outBody {
-	return &outBody{call: call, n: n, done: done, flow: outflow(window), ready: make(chan struct{}, 1)}
+func (o *outBody) init(n uint64, call *outCall, done <-chan struct{}, window uint32) {
+	o.call, o.n, o.done, o.flow = call, n, done, outflow(window)
 }
 
 func (o *outBody) grantLocked(n int64) error {
 	if !o.flow.add(n) {
 		return violation("WINDOW of call %d beyond all measure", o.n)
+	}
+	if o.ready == nil {
+		return nil // nobody waits: who comes looks first
 	}
 	select {
 	case o.ready <- struct{}{}:
@@ -195,9 +211,13 @@ func (l *link) send(o *outBody, p []byte, last bool) error {
 		}
 		n := min(len(p), int(o.flow), maxPayload)
 		if n == 0 && len(p) > 0 {
+			if o.ready == nil {
+				o.ready = make(chan struct{}, 1)
+			}
+			ready := o.ready
 			l.mu.Unlock()
 			select {
-			case <-o.ready:
+			case <-ready:
 			case <-o.done:
 				return errGone
 			case <-l.closed:

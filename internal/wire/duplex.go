@@ -31,11 +31,11 @@ type duplex struct {
 }
 
 // init makes both halves of a new link. Calls of the peer go to callee; base is
-// the context of all of them.
-func (d *duplex) init(l *link, dialer bool, callee Callee, base context.Context, held *budget) {
+// the context of all of them, w runs them.
+func (d *duplex) init(l *link, dialer bool, callee Callee, base context.Context, held *budget, w *workers) {
 	d.link, d.dialer = l, dialer
 	d.out = outgoing{link: l, d: d, calls: map[uint64]*outCall{}, next: 2}
-	d.in = incoming{link: l, d: d, calls: map[uint64]*inCall{}, callee: callee, base: base, budget: held, most: maxCalls}
+	d.in = incoming{link: l, d: d, calls: map[uint64]*inCall{}, callee: callee, base: base, budget: held, most: maxCalls, workers: w}
 	if dialer {
 		d.out.next, d.in.most = 1, maxBackCalls
 	} else {

@@ -22,9 +22,11 @@ type incoming struct {
 	*link
 	d      *duplex
 	callee Callee
-	base   context.Context // of all calls
+	base   context.Context // of all calls, which end when it has ended and gone was called
 	budget *budget         // bytes that calls hold; other connections may share it
 	most   int             // calls at one time
+
+	workers *workers // run the calls; other connections may share them
 
 	// Under link.mu.
 	calls   map[uint64]*inCall
@@ -41,7 +43,7 @@ type inCall struct {
 	n     uint64
 	head  *Call
 	ctx   *callContext
-	out   *outBody
+	out   outBody
 	body  *inBody // of a fetch
 	gone  chan struct{}
 	limit limpet.Timer // the caller's deadline; nil if it has none
@@ -137,13 +139,14 @@ func (c *incoming) begin(f frame) error {
 	}
 	c.last = f.call
 	ic := &inCall{c: c, n: f.call, head: head, gone: make(chan struct{}), moved: c.now()}
-	inner, cancel := context.WithCancelCause(c.base)
+	// Not a child of base: gone ends it, and a thousand children cost time.
+	inner, cancel := context.WithCancelCause(context.Background())
 	ic.ctx = &callContext{Context: inner, cancel: cancel}
 	if head.HasTimeLeft {
 		ic.ctx.at = c.clock.Now().Add(head.TimeLeft)
 		ic.limit = c.clock.AfterFunc(head.TimeLeft, func() { cancel(context.DeadlineExceeded) })
 	}
-	ic.out = newOutBody(ic.n, nil, ic.gone, c.d.peer.InitialWindow)
+	ic.out.init(ic.n, nil, ic.gone, c.d.peer.InitialWindow)
 	c.calls[ic.n] = ic
 	if n := int64(len(f.payload)); n > smallHead && !ic.holdLocked(2*n) {
 		return ic.refuseLocked(overloaded("calls under way hold too many bytes of names and headers on this connection or node"))
@@ -237,7 +240,8 @@ func (ic *inCall) startLocked() error {
 	}
 	ic.c.running++
 	ic.running = true
-	ic.c.wg.Go(ic.run) // the reader, whose goroutine this is, still runs
+	ic.c.wg.Add(1) // the reader, whose goroutine this is, still runs
+	ic.c.workers.run(ic)
 	return nil
 }
 
@@ -284,6 +288,7 @@ func (ic *inCall) releaseLocked() {
 
 // run is the call's goroutine.
 func (ic *inCall) run() {
+	defer ic.c.wg.Done()
 	switch ic.head.Kind {
 	case KindFetch:
 		ic.fetch()
@@ -322,7 +327,7 @@ func (ic *inCall) fail(err error) {
 		e.Message, e.Fields, e.Cause = cut(e.Message, maxWord), nil, nil
 		b, n = appendFailure(nil, e), 0
 	}
-	_ = ic.c.block(ic.out, frameFailure, flagEnd, b)
+	_ = ic.c.block(&ic.out, frameFailure, flagEnd, b)
 	ic.unroom(n)
 }
 
@@ -351,7 +356,7 @@ func (ic *inCall) result(v limpet.Encoded) {
 		}
 		c.mu.Unlock()
 		if len(v) > 0 {
-			_ = c.send(ic.out, v, true) // as for fail
+			_ = c.send(&ic.out, v, true) // as for fail
 		}
 	}
 }
@@ -422,7 +427,7 @@ func (ic *inCall) fetch() {
 		return
 	}
 	if n := int64(len(head)); ic.room(n) {
-		err = ic.c.block(ic.out, frameResponse, 0, head)
+		err = ic.c.block(&ic.out, frameResponse, 0, head)
 		ic.unroom(n)
 	} else {
 		e := limpet.Errorf(limpet.CodeOverloaded, "the response was dropped: the caller's connection has more than %d bytes of results that it does not read", maxResults)
@@ -433,23 +438,27 @@ func (ic *inCall) fetch() {
 	if err != nil {
 		return
 	}
-	err = ic.c.pump(ic.out, resp.Body, func() http.Header { return resp.Trailer })
+	err = ic.c.pump(&ic.out, resp.Body, func() http.Header { return resp.Trailer })
 	var source errSource
 	if errors.As(err, &source) {
 		failed := source.err
 		if !errors.Is(failed, io.ErrUnexpectedEOF) {
 			failed = answered(failed)
 		}
-		_ = ic.c.block(ic.out, frameAbort, flagEnd, appendFailure(nil, failed)) // as for fail
+		_ = ic.c.block(&ic.out, frameAbort, flagEnd, appendFailure(nil, failed)) // as for fail
 	}
 }
 
 // gone ends all calls when the connection has ended.
 func (c *incoming) gone(why error) {
+	cause := fmt.Errorf("the caller's connection was lost: %w", why)
+	if c.base.Err() != nil {
+		cause = context.Cause(c.base)
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, ic := range c.calls {
-		ic.dropLocked(fmt.Errorf("the caller's connection was lost: %w", why))
+		ic.dropLocked(cause)
 	}
 }
 

@@ -62,6 +62,8 @@ type Server struct {
 	stop context.CancelCauseFunc
 	wg   sync.WaitGroup
 
+	workers workers
+
 	mu        sync.Mutex
 	listeners map[net.Listener]struct{}
 	raw       map[net.Conn]struct{} // handshake not over
@@ -275,6 +277,7 @@ func (s *Server) Close(ctx context.Context) error {
 		c.fail(errClosed)
 	}
 	s.wg.Wait()
+	s.workers.close()
 	return err
 }
 

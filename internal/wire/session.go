@@ -8,7 +8,10 @@ import (
 )
 
 // Session is the dialer's end of a connection. It is safe for concurrent use.
-type Session struct{ duplex }
+type Session struct {
+	duplex
+	workers workers
+}
 
 // NewSession makes a session of a connection that was dialed. It waits for the
 // peer's hello until ctx ends. Calls that the peer makes go to callee; nil means
@@ -19,7 +22,7 @@ func NewSession(ctx context.Context, conn Conn, ours Hello, clock limpet.Clock, 
 		callee = noObjects{}
 	}
 	s := &Session{}
-	s.init(newLink(conn, clock), true, callee, context.Background(), &budget{limit: DefaultMaxArgs})
+	s.init(newLink(conn, clock), true, callee, context.Background(), &budget{limit: DefaultMaxArgs}, &s.workers)
 	ours.MaxCalls = maxBackCalls
 	peer, err := s.greet(ctx, ours, true)
 	if err != nil {
@@ -50,6 +53,7 @@ func (s *Session) Ended() <-chan struct{} { return s.closed }
 func (s *Session) Close() {
 	s.fail(errClosed)
 	s.wait()
+	s.workers.close()
 }
 
 // Call makes one attempt of a method call. The result is nil for none. Every
