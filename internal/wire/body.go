@@ -33,12 +33,12 @@ type inBody struct {
 
 func newInBody(l *link, call uint64) *inBody {
 	in := &inBody{}
-	in.init(l, call)
+	in.init(l, call, initialWindow)
 	return in
 }
 
-func (in *inBody) init(l *link, call uint64) {
-	in.l, in.call, in.flow = l, call, newInflow(l.pool)
+func (in *inBody) init(l *link, call uint64, window int64) {
+	in.l, in.call, in.flow = l, call, newInflow(l.pool, window)
 }
 
 // arriveLocked takes a piece that the peer sent.

@@ -13,10 +13,15 @@ package wire
 //	one body's share: granted (the peer may send) + held (here, unread) + owed
 //	                  (read, not granted again yet)
 //
+// Arguments and results of the methods that the dialer calls may begin with
+// valueWindow bytes, without a round trip: arguments are counted in the node's
+// budget whatever their window is, and results are what the dialer asked for.
+//
 // A reader that stalls keeps at most its own share, and every other call keeps
 // its initial window: a slow reader stalls only its own stream.
 const (
 	initialWindow = 4 << 10
+	valueWindow   = 64 << 10
 	maxWindow     = 1 << 20
 	connWindow    = 16 << 20
 	// maxCalls is the number of calls of a connection that the dialer makes at one
@@ -33,12 +38,13 @@ func newPool() *pool { return &pool{free: connWindow - (maxCalls+maxBackCalls)*i
 // inflow is the receiving side of one body. Its share is granted + held + owed.
 type inflow struct {
 	pool                *pool
+	own                 int64 // of share, what is not lent by the pool
 	share               int64
 	granted, held, owed int64
 }
 
-func newInflow(p *pool) inflow {
-	return inflow{pool: p, share: initialWindow, granted: initialWindow}
+func newInflow(p *pool, window int64) inflow {
+	return inflow{pool: p, own: window, share: window, granted: window}
 }
 
 // arrive takes n bytes that the peer sent; false if it was not allowed to.
@@ -70,7 +76,7 @@ func (f *inflow) expect(n int64) int64 {
 	if more := min(n, maxWindow) - f.share; more > 0 {
 		f.grow(more)
 	}
-	if n <= initialWindow {
+	if n <= f.own {
 		return 0
 	}
 	return f.grant()
@@ -93,8 +99,8 @@ func (f *inflow) grow(n int64) {
 // close gives the share back. Nothing of the body is kept any more; what still
 // arrives is thrown away.
 func (f *inflow) close() {
-	f.pool.free += f.share - initialWindow
-	*f = inflow{pool: f.pool, share: initialWindow}
+	f.pool.free += f.share - f.own
+	*f = inflow{pool: f.pool, own: f.own, share: f.own}
 }
 
 // outflow is the sending side of one body: what may still be sent.

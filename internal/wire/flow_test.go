@@ -21,7 +21,7 @@ func TestFlow(t *testing.T) {
 		var bodies []*body
 		for range rapid.IntRange(1, 300).Draw(t, "steps") {
 			if len(bodies) == 0 || rapid.IntRange(0, 9).Draw(t, "what") == 0 && len(bodies) < maxCalls {
-				bodies = append(bodies, &body{newInflow(p), initialWindow})
+				bodies = append(bodies, &body{newInflow(p, initialWindow), initialWindow})
 				continue
 			}
 			i := rapid.IntRange(0, len(bodies)-1).Draw(t, "body")
@@ -70,10 +70,10 @@ func TestFlow(t *testing.T) {
 	// A stalled reader's neighbours: the pool is empty, and they still move.
 	p := newPool()
 	for p.free > 0 {
-		f := newInflow(p)
+		f := newInflow(p, initialWindow)
 		f.expect(maxWindow)
 	}
-	f := newInflow(p)
+	f := newInflow(p, initialWindow)
 	if !f.arrive(initialWindow) || f.consume(initialWindow) != initialWindow {
 		t.Error("a body without a loan does not move")
 	}

@@ -37,6 +37,10 @@ type Hello struct {
 	MaxCalls      uint32 `cbor:"7,keyasint"`
 	// Software is for people.
 	Software string `cbor:"8,keyasint,omitempty"`
+	// ValueWindow is what the arguments of a method that the dialer calls may begin
+	// with, said by the acceptor, and its result, said by the dialer. 0 means
+	// InitialWindow.
+	ValueWindow uint32 `cbor:"9,keyasint,omitempty"`
 }
 
 // NewHello is the hello of a process over a data directory. A zero boot ID
@@ -47,12 +51,20 @@ func NewHello(node, history, boot [16]byte, software string) Hello {
 	}
 	return Hello{
 		MinVersion: minVersion, MaxVersion: maxVersion, Node: node, History: history, Boot: boot,
-		InitialWindow: initialWindow, MaxCalls: maxCalls, Software: cut(software, 256),
+		InitialWindow: initialWindow, MaxCalls: maxCalls, Software: cut(software, 256), ValueWindow: valueWindow,
 	}
 }
 
 // Process is the life of the process behind the hello.
 func (h Hello) Process() Boot { return Boot{History: h.History, Boot: h.Boot} }
+
+// window is what a body may begin with that is sent to the side which said h.
+func (h Hello) window(kind Kind, byDialer bool) uint32 {
+	if kind == KindMethod && byDialer && h.ValueWindow > 0 {
+		return h.ValueWindow
+	}
+	return h.InitialWindow
+}
 
 // errNotLimpet is what a peer gets that begins with something else.
 var errNotLimpet = errors.New("the peer does not speak limpet's protocol")
@@ -103,7 +115,7 @@ func agree(ours, theirs Hello) (uint16, error) {
 	if v < ours.MinVersion || v < theirs.MinVersion {
 		return 0, &VersionError{ours.MinVersion, ours.MaxVersion, theirs.MinVersion, theirs.MaxVersion, theirs.Software}
 	}
-	if theirs.InitialWindow < 1 || theirs.InitialWindow > maxWindow || theirs.MaxCalls < 1 {
+	if theirs.ValueWindow > maxWindow || theirs.InitialWindow < 1 || theirs.InitialWindow > maxWindow || theirs.MaxCalls < 1 {
 		return 0, violation("HELLO with a window of %d bytes and %d calls", theirs.InitialWindow, theirs.MaxCalls)
 	}
 	return v, nil

@@ -146,7 +146,7 @@ func (c *incoming) begin(f frame) error {
 		ic.ctx.at = c.clock.Now().Add(head.TimeLeft)
 		ic.limit = c.clock.AfterFunc(head.TimeLeft, func() { cancel(context.DeadlineExceeded) })
 	}
-	ic.out.init(ic.n, nil, ic.gone, c.d.peer.InitialWindow)
+	ic.out.init(ic.n, nil, ic.gone, c.d.peer.window(head.Kind, !c.d.dialer))
 	c.calls[ic.n] = ic
 	if n := int64(len(f.payload)); n > smallHead && !ic.holdLocked(2*n) {
 		return ic.refuseLocked(overloaded("calls under way hold too many bytes of names and headers on this connection or node"))
@@ -167,8 +167,9 @@ func (c *incoming) begin(f frame) error {
 		}
 		return ic.startLocked()
 	}
-	if n := head.Length; n > initialWindow { // arguments are taken as they come
-		return c.answerLocked(item{head: appendWindow(nil, ic.n, n-initialWindow)})
+	// Arguments are taken as they come.
+	if n, window := head.Length, int64(c.hello.window(head.Kind, !c.d.dialer)); n > window {
+		return c.answerLocked(item{head: appendWindow(nil, ic.n, n-window)})
 	}
 	return nil
 }

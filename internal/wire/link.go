@@ -56,6 +56,7 @@ type link struct {
 	conn  Conn
 	clock limpet.Clock
 	start time.Time
+	hello Hello // what we said; set by greet
 	end   end
 	fr    *frameReader
 
@@ -451,6 +452,7 @@ func (l *link) greet(ctx context.Context, ours Hello, dialer bool) (Hello, error
 }
 
 func (l *link) hellos(ours Hello, dialer bool) (theirs Hello, err error) {
+	l.hello = ours
 	if dialer {
 		if _, err := l.conn.Write(appendHello(nil, ours)); err != nil {
 			return theirs, err

@@ -98,8 +98,8 @@ func (o *outgoing) begin(ctx context.Context, c *Call, body limpet.Encoded, more
 	oc := &outCall{n: o.next, head: c, done: make(chan struct{}), over: make(chan struct{}), fetch: c.Kind == KindFetch}
 	o.next += 2
 	o.calls[oc.n] = oc
-	oc.in.init(o.link, oc.n)
-	oc.out.init(oc.n, oc, oc.over, o.d.peer.InitialWindow)
+	oc.in.init(o.link, oc.n, int64(o.hello.window(c.Kind, o.d.dialer)))
+	oc.out.init(oc.n, oc, oc.over, o.d.peer.window(c.Kind, o.d.dialer))
 	flags := uint8(flagEnd)
 	if more || len(body) > 0 {
 		flags = 0
@@ -249,7 +249,7 @@ func (o *outgoing) describe(ctx context.Context, binding string) (BindingInfo, e
 }
 
 func (o *outgoing) exchange(ctx context.Context, c *Call, args limpet.Encoded) (limpet.Encoded, error) {
-	long := len(args) > min(int(o.d.peer.InitialWindow), maxPayload)
+	long := len(args) > min(int(o.d.peer.window(c.Kind, o.d.dialer)), maxPayload)
 	first := args
 	if long {
 		first = nil
@@ -288,7 +288,7 @@ func (o *outgoing) whole(oc *outCall) (limpet.Encoded, bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	in := &oc.in
-	if !errors.Is(in.err, io.EOF) || in.off > 0 || len(in.buf) != oc.length || oc.length > initialWindow {
+	if !errors.Is(in.err, io.EOF) || in.off > 0 || len(in.buf) != oc.length || o.budget != nil && oc.length > initialWindow {
 		return nil, false
 	}
 	result := limpet.Encoded(in.buf)
