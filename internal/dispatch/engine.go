@@ -197,7 +197,7 @@ func (e *Engine) call(ctx context.Context, c *limpet.CallSpec) (any, error) {
 		start = e.now()
 	}
 	t, err := e.router.Route(ctx, c)
-	if err != nil || !t.Lossless() || (ctx.Done() != nil && !prompt(t)) {
+	if err != nil || !t.Lossless() || (!prompt(t) && ctx.Done() != nil) {
 		r := newRun(e, ctx, c, replayable)
 		r.first, r.firstErr, r.why = t, err, c.Unretryable
 		return r.call(start)

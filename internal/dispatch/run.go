@@ -356,7 +356,7 @@ func (r *run) attempt(a action) {
 	if r.fetch != nil {
 		j.request, j.body, j.trailer = r.fetch.req, r.fetch.takeBody(), r.fetch.trailer
 	}
-	if j.t != nil && (r.ctx.Done() == nil || prompt(j.t)) {
+	if j.t != nil && (prompt(j.t) || r.ctx.Done() == nil) {
 		res := j.run(r.ctx)
 		r.here = &res
 		return

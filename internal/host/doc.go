@@ -9,8 +9,8 @@
 //	            ▼                                                                   ▼
 //	      incarnation                         outcome ◀─ durable? ◀─ position ◀─ commit
 //
-// and the handler runs on its caller's goroutine if the object is free and the
-// caller's context can't end, else on one of a pool, so that a caller that gives
+// and the handler runs on its caller's goroutine if the object is free and nobody
+// outside of objects can end the call, else on one of a pool, so that a caller that gives
 // up, the cutoff of a retry and a reset end the call at once. A handler that
 // goes on after that keeps the turn until it returns, or, if the incarnation has
 // ended, gets that error from everything limpet gave it.

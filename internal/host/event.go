@@ -30,6 +30,7 @@ type event struct {
 	entry entry // under inc.mu, except its parent and size
 	inc   *incarnation
 	kind  eventKind
+	here  bool // the handler may run on the caller's goroutine (unstoppable)
 
 	attempt dispatch.Attempt            // eventMethod, eventFetch
 	fn      func(context.Context) error // eventWaitUntil

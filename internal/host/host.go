@@ -191,7 +191,8 @@ func (h *Host) now() int64 { return int64(h.clock.Now().Sub(h.origin)) }
 // (DESIGN 5, rule B).
 func (h *Host) Lossless() bool { return true }
 
-// Prompt says that Do and Fetch return at once when their context ends.
+// Prompt says that Do and Fetch return at once when their context ends, as far as
+// anybody waits for that (unstoppable).
 func (h *Host) Prompt() bool { return true }
 
 // Boot is Config.Boot.
@@ -261,6 +262,7 @@ func (h *Host) deliver(ctx context.Context, ev *event) error {
 			return err
 		}
 	}
+	ev.here = ev.kind == eventMethod && unstoppable(ctx)
 	ev.entry.ev, ev.entry.size = ev, callBytes
 	if call.Runner != nil {
 		ev.entry.size += call.Runner.Size()
@@ -307,15 +309,13 @@ func (inc *incarnation) deliver(ctx context.Context, ev, ctor *event) (delivered
 	switch v.verdict {
 	case accepted:
 		ev.started = true
-		if ctx.Done() == nil && ev.kind == eventMethod {
-			// Nothing can end the call before its handler does, so that the
-			// caller's goroutine is as good as any.
+		if ev.here {
 			inc.mu.Unlock()
 			inc.start(inc.run(ev))
 			if !ev.concluded {
 				<-inc.closed // reset: it has settled the event, or is about to
 			}
-			return true, nil
+			return inc.answered(ctx, ev)
 		}
 		ev.wake = make(chan struct{})
 		inc.mu.Unlock()
@@ -344,12 +344,29 @@ func (inc *incarnation) deliver(ctx context.Context, ev, ctor *event) (delivered
 	case <-ctx.Done():
 		inc.abandon(ctx, ev)
 	}
+	return inc.answered(ctx, ev)
+}
+
+// answered is what deliver returns of a settled event. The handler may have ended
+// because its caller did: what counts is that nobody waits any more (SPEC E34).
+func (inc *incarnation) answered(ctx context.Context, ev *event) (delivered bool, err error) {
 	if ctx.Err() != nil && (ev.err == nil || ev.err.Remote) {
-		// The handler may have ended because its caller did: what counts is that
-		// nobody waits any more (SPEC E34).
 		return false, canceled(ctx, inc.id, limpet.DeliveryReceived)
 	}
 	return true, nil
+}
+
+// unstoppable reports whether nobody outside can end a call with this context:
+// then its handler may run on the caller's goroutine, since there is nobody who
+// would have to be answered earlier. That also holds for the context of a handler
+// that was itself called so. Such a context ends only with its incarnation: then
+// the handler learns it from its own context, and the one that called it, which
+// could do nothing any more but return, waits for it.
+func unstoppable(ctx context.Context) bool {
+	if ev, ok := ctx.(*event); ok {
+		return ev.here
+	}
+	return ctx.Done() == nil
 }
 
 // abandon settles an event whose caller has gone: a queued one never runs, the

@@ -68,7 +68,8 @@ func (inc *incarnation) learn(called limpet.ID) {
 		return
 	}
 	if _, named := called.Name(); named {
-		inc.learned.Store(&called)
+		id := called // a pointer to called would put it on the heap for every call
+		inc.learned.Store(&id)
 	}
 }
 
