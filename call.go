@@ -52,6 +52,10 @@ type CallSpec struct {
 	// (SPEC D11, G11), or is empty.
 	Unretryable string
 
+	// Key is the idempotency key that the caller chose, or empty (DESIGN 5): it
+	// takes the place of an identity.
+	Key string
+
 	// Runner runs a KindMethod call on the object, once per attempt. It is nil
 	// for KindFetch.
 	Runner Runner

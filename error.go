@@ -53,6 +53,12 @@ const (
 	// already taken. Callers see it only for identities that they chose
 	// themselves; else the first failure is shown (SPEC E22).
 	CodeAlreadyReceived Code = "AlreadyReceived"
+	// CodeIdentityReused refuses an idempotency key that was used for another
+	// method or other arguments of the object before [not delivered].
+	CodeIdentityReused Code = "IdentityReused"
+	// CodeOutcomeUnknown: Outcome was asked about a call of which nobody can tell
+	// any more whether it was received.
+	CodeOutcomeUnknown Code = "OutcomeUnknown"
 	// CodeCanceled: the caller's context ended (SPEC C41, E34). The cause is
 	// context.Cause of it, so errors.Is with context.Canceled or
 	// context.DeadlineExceeded works too.
@@ -84,7 +90,7 @@ const (
 func (c Code) Error() string {
 	switch c {
 	case CodeApplication, CodeInvalidArgument, CodeUnknownNamespace, CodeUnknownMethod, CodeNoSuchObject,
-		CodeNotSupported, CodeTooLarge, CodeOverloaded, CodeDisconnected, CodeReset, CodeAlreadyReceived,
+		CodeNotSupported, CodeTooLarge, CodeOverloaded, CodeDisconnected, CodeReset, CodeAlreadyReceived, CodeIdentityReused, CodeOutcomeUnknown,
 		CodeCanceled, CodeCallCycle, CodeStorageFull, CodeStorageLost, CodeNoTurn, CodeDraining, CodeDisposed, CodeInternal:
 		return "limpet: " + string(c)
 	}
@@ -171,7 +177,9 @@ type Error struct {
 	// to the text. The text may change; programs look at the other fields.
 	NoRetry string
 	// Identity names the call at the receiver (of the last attempt whose
-	// delivery was uncertain), or is empty.
+	// delivery was uncertain), or is empty. It is what Outcome takes: KeyIdentity
+	// of the idempotency key if the call has one; else an Identity's text, and "@"
+	// with the process that it went to if that is known.
 	Identity string
 	// RequestID is the reference under which the node's log knows the failure,
 	// or empty.

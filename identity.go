@@ -3,6 +3,7 @@ package limpet
 import (
 	"encoding/hex"
 	"fmt"
+	"strings"
 	"time"
 )
 
@@ -32,10 +33,12 @@ func (i Identity) String() string {
 	return fmt.Sprintf("%s-%x", hex.EncodeToString(i.Nonce[:]), uint64(i.CreatedMS))
 }
 
-// ParseIdentity reads what String wrote: the empty string is the zero Identity.
-// The error is CodeInvalidArgument.
+// ParseIdentity reads what String wrote, or the Identity of an Error that has no
+// idempotency key: what follows an "@" in that is passed over. The empty string
+// is the zero Identity. The error is CodeInvalidArgument.
 func ParseIdentity(s string) (Identity, error) {
 	var id Identity
+	s, _, _ = strings.Cut(s, "@")
 	var ms uint64
 	if s == "" {
 		return Identity{}, nil

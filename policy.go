@@ -23,6 +23,9 @@ type RetryPolicy struct {
 	// BufferBody is how many bytes of a fetch's body that can be read only once
 	// are kept, so that it can be sent again; 0 means none.
 	BufferBody int64
+	// ReplayOutcome asks for the first outcome when the object refuses a call
+	// because it has received it already; see the option of that name.
+	ReplayOutcome bool
 }
 
 // DefaultRetryPolicy is four retries within ten seconds.
@@ -81,6 +84,22 @@ func MaxRetries(n int) StubOption {
 // Another value is an error of the stub.
 func RetryTimeout(d time.Duration) StubOption {
 	return stubOptionFunc(func(o *stubOptions) { o.policy.Timeout = d })
+}
+
+// ReplayOutcome makes objects keep the outcome of each call that carries an
+// identity, for 90 s: a retry that the object refuses, since it has received the
+// call already, then brings the first run's result or error instead of the lost
+// connection, and waits for it if that run goes on; [Outcome] can ask for it too.
+// Keeping an outcome costs a record in the log for each call, also for reads. It
+// is as durable as the reply, and survives kill -9.
+//
+// Kept are results and errors of at most 64 KiB (MaxKeptOutcome), with stubs,
+// functions and streams none; other calls fail as without the option. A handler
+// marked retryable runs again only if no outcome was kept and none is to come. The
+// end of a connection does not end the context of the run: only the caller's own
+// cancellation does. Default: off, or what the binding says.
+func ReplayOutcome() StubOption {
+	return stubOptionFunc(func(o *stubOptions) { o.policy.ReplayOutcome = true })
 }
 
 // NoRetries is MaxRetries(0).

@@ -150,6 +150,12 @@ func (s *Stub[T]) fetch(req *http.Request, follow bool) (*http.Response, error) 
 	}
 	c := &CallSpec{}
 	s.s.fill(c, KindFetch, "")
+	if c.Key, err = idempotencyKey(req.Context()); err != nil {
+		if req.Body != nil {
+			_ = req.Body.Close() // as above
+		}
+		return nil, err
+	}
 	resp, err := s.s.ns.binding.Caller.Fetch(req.Context(), c, req, follow)
 	if err != nil {
 		return nil, s.s.note(err)
@@ -168,7 +174,10 @@ func (s *stub) fill(c *CallSpec, kind CallKind, method string) {
 	c.Existing, c.Policy = s.existing, s.policy
 }
 
-func (s *stub) call(ctx context.Context, c *CallSpec) (any, error) {
+func (s *stub) call(ctx context.Context, c *CallSpec) (_ any, err error) {
+	if c.Key, err = idempotencyKey(ctx); err != nil {
+		return nil, err
+	}
 	out, err := s.ns.binding.Caller.Call(ctx, c)
 	if err != nil {
 		return nil, s.note(err)

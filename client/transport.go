@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"time"
 
 	"github.com/limpet-dev/limpet"
 	"github.com/limpet-dev/limpet/internal/dispatch"
@@ -76,6 +77,18 @@ func (t *transport) told(err error) error {
 	return e
 }
 
+// Outcome asks what became of a call.
+func (t *transport) Outcome(ctx context.Context, c *limpet.CallSpec, q limpet.OutcomeQuery, age time.Duration) (*limpet.CallOutcome, error) {
+	a := dispatch.Attempt{Call: c}
+	s, err := t.connect(ctx, a)
+	if err != nil {
+		return nil, err
+	}
+	head := t.head(ctx, a, wire.KindOutcome)
+	head.Method, head.Replay = q.String(), false
+	return s.Outcome(ctx, head, age)
+}
+
 func (t *transport) connect(ctx context.Context, a dispatch.Attempt) (*wire.Session, error) {
 	s, err := t.c.connect(ctx)
 	if err == nil && a.Late != nil && a.Late() {
@@ -94,6 +107,7 @@ func (t *transport) head(ctx context.Context, a dispatch.Attempt, kind wire.Kind
 	c := &wire.Call{
 		Kind: kind, Binding: a.Call.Binding.Name, Object: a.Call.Object.Bytes(), Existing: a.Call.Existing,
 		Identity: a.Identity, Attempt: a.Number, Retry: a.Retry, WillRetry: a.WillRetry, Method: a.Call.Method,
+		Replay: a.Call.Policy.ReplayOutcome, Key: a.Call.Key,
 	}
 	c.Name, c.Named = a.Call.Object.Name()
 	for _, b := range a.Uncertain {

@@ -314,6 +314,20 @@ func (c *caller) Call(ctx context.Context, spec *limpet.CallSpec) (any, error) {
 	return out, c.seen(life, err)
 }
 
+// Outcome passes a question on.
+func (c *caller) Outcome(ctx context.Context, spec *limpet.CallSpec, q limpet.OutcomeQuery) (*limpet.CallOutcome, error) {
+	e, life, err := c.engine()
+	if err != nil {
+		return nil, err
+	}
+	teller, ok := e.(limpet.OutcomeTeller)
+	if !ok {
+		return nil, limpet.Errorf(limpet.CodeNotSupported, "not supported: to ask this node for outcomes")
+	}
+	o, err := teller.Outcome(ctx, spec, q)
+	return o, c.seen(life, err)
+}
+
 func (c *caller) Fetch(ctx context.Context, spec *limpet.CallSpec, req *http.Request, follow bool) (*http.Response, error) {
 	e, life, err := c.engine()
 	if err != nil {

@@ -291,7 +291,7 @@ func TestWhichErrorIsFinal(t *testing.T) {
 				if got.Delivery == limpet.DeliveryNone {
 					t.Errorf("delivery is %v after an uncertain attempt", got.Delivery)
 				}
-				if want := w.attempts[0].Identity.String(); got.Identity != want {
+				if want := w.attempts[0].Identity.String() + "@0100000000000000"; got.Identity != want {
 					t.Errorf("identity %q, want that of the uncertain attempt %q", got.Identity, want)
 				}
 			})

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/limpet-dev/limpet"
@@ -40,6 +41,7 @@ type run struct {
 
 	id          limpet.Identity
 	seenBy      []Boot // where uncertain attempts with id went
+	blind       bool   // there is one more of them, and nobody knows where it went
 	attempts    int    // of all hops
 	hops        int    // redirects followed
 	uncertain   bool   // an attempt of this hop may have been taken
@@ -217,6 +219,9 @@ func (r *run) received(res result) (time.Duration, event) {
 			r.abortKnown = &limpet.Error{Delivery: limpet.DeliveryNone}
 		} else {
 			r.abortKnown = asError(res.err)
+			if res.identified && r.abortKnown.Delivery == limpet.DeliveryUncertain {
+				r.sentTo(res.boot)
+			}
 		}
 		return now, event{kind: evAborted}
 	}
@@ -227,12 +232,15 @@ func (r *run) received(res result) (time.Duration, event) {
 	}
 	r.failure = e
 	ev := event{kind: evFailed, failure: classify(e, res.identified)}
+	if r.spec.Key != "" && ev.failure == failClaimed {
+		ev.failure = failOther // the caller chose the key, and is told (DESIGN 5)
+	}
 	if res.unsent {
 		ev.kind = evStartFailed
 	} else if e.Delivery == limpet.DeliveryUncertain {
 		r.mayHaveRun(res.identified)
-		if res.identified && !slices.Contains(r.seenBy, res.boot) {
-			r.seenBy = append(slices.Clip(r.seenBy), res.boot) // attempts may hold the old list
+		if res.identified {
+			r.sentTo(res.boot)
 		}
 	}
 	if ev.failure.lost() && r.retries {
@@ -248,10 +256,17 @@ func (r *run) received(res result) (time.Duration, event) {
 	return now, ev
 }
 
+// sentTo notes which process an uncertain attempt went to.
+func (r *run) sentTo(b Boot) {
+	if !slices.Contains(r.seenBy, b) {
+		r.seenBy = append(slices.Clip(r.seenBy), b) // attempts may hold the old list
+	}
+}
+
 // mayHaveRun notes that the present attempt may have been taken.
 func (r *run) mayHaveRun(identified bool) {
 	r.uncertain = true
-	if identified {
+	if identified && !r.id.IsZero() {
 		r.uncertainID = r.id
 	}
 }
@@ -269,6 +284,11 @@ func (r *run) answered() event {
 		r.resp, r.fetch = nil, next
 		r.hops++
 		r.first, r.firstErr = nil, nil
+		if r.spec.Key != "" {
+			hop := *r.spec
+			hop.Key = fmt.Sprintf("%s\x00%d", strings.TrimSuffix(r.spec.Key, fmt.Sprintf("\x00%d", r.hops-1)), r.hops)
+			r.spec = &hop
+		}
 		r.why = cmp.Or(r.spec.Unretryable, next.spent())
 		r.replayable = r.why == "" // SPEC E44
 		r.retries = r.replayable && r.spec.Policy.MaxRetries > 0
@@ -327,7 +347,7 @@ func (r *run) attempt(a action) {
 	r.attempts++
 	r.sendable = r.why == ""
 	if a.fresh {
-		r.id, r.seenBy = limpet.Identity{}, nil
+		r.id, r.seenBy, r.blind = limpet.Identity{}, nil, false
 	}
 	j := job{
 		e: r.e,
@@ -349,7 +369,7 @@ func (r *run) attempt(a action) {
 		}
 		j.t = r.first
 	}
-	if r.replayable && r.id.IsZero() && (j.t == nil || !j.t.Lossless()) {
+	if r.replayable && r.id.IsZero() && r.spec.Key == "" && (j.t == nil || !j.t.Lossless()) {
 		r.id = r.e.identity()
 	}
 	j.a.Identity = r.id
@@ -401,6 +421,7 @@ func (r *run) cancel() {
 	}
 	r.flight.cancel(cause)
 	r.flight = nil
+	r.blind = true
 	r.mayHaveRun(true)
 }
 
@@ -490,8 +511,20 @@ func (r *run) fail(e *limpet.Error) *limpet.Error {
 	if r.firstErr != nil {
 		e.Attempts-- // there was nobody to make the last one with
 	}
-	e.Identity = r.uncertainID.String()
+	e.Identity = r.identityText(e.Delivery)
 	return e
+}
+
+// identityText is what Outcome can be asked with.
+func (r *run) identityText(d limpet.Delivery) string {
+	q := limpet.OutcomeQuery{Key: r.spec.Key, Identity: r.uncertainID}
+	switch {
+	case q.Key != "" && d == limpet.DeliveryNone, q.Key == "" && q.Identity.IsZero():
+		return ""
+	case r.uncertainID == r.id && !r.blind && len(r.seenBy) == 1:
+		q.Process = limpet.ProcessText(r.seenBy[0].Boot)
+	}
+	return q.String()
 }
 
 // job is one attempt, with copies of all it needs.
@@ -516,7 +549,7 @@ func (j *job) run(ctx context.Context) (res result) {
 	if j.t.Lossless() && !j.a.Retry {
 		j.a.Identity = limpet.Identity{}
 	}
-	res.identified = !j.a.Identity.IsZero()
+	res.identified = !j.a.Identity.IsZero() || j.a.Call.Key != ""
 	defer func() { res.boot = j.t.Boot() }() // a transport that connects in Do knows it only now
 	if j.a.Call.Kind == limpet.KindMethod {
 		res.value, res.err = j.t.Do(ctx, j.a)

@@ -69,7 +69,11 @@
 //	6 piece       uvarint number from 0, then a vfs page diff: see below
 //	7 spilled     uvarint pieces, uvarint bytes of their diffs, crc32c of those
 //	8 alarm       reserved
-//	9 outcome     reserved
+//	9 kept        what is to say of calls; any number of entries:
+//	                u8 1 keyed, 2 claimed, 4 outcome; 16 bytes and i64 that are
+//	                the identity, or a hash of the idempotency key if keyed
+//	                claimed: 32 bytes hash of method and arguments, i64 Unix ms
+//	                outcome: u8 kind, not 0; uvarint length; that many bytes
 //
 // Sections ascend and come once; 1 is always there. An unknown one belongs to a
 // newer format and is refused, never skipped. Replay refuses a record whose

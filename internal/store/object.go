@@ -63,6 +63,7 @@ type Object struct {
 
 	// Of the commit that SQLite is making.
 	ids    []limpet.Identity
+	kept   []Kept
 	rec    *[]byte // admitted, not yet appended; the last one if the commit was spilled
 	pos    Pos     // of the record that Publish appended
 	logged bool    // Publish was called
@@ -115,7 +116,8 @@ func (o *Object) SetInterrupt(done <-chan struct{}) {
 // ErrStorageFull, a *LimitError (Options.MaxCommit), ErrLost, ErrClosed,
 // ErrTurnBroken, or what SQLite says. A commit of more than Options.SpillAbove
 // waits for the disk until all but its last piece are in the log.
-func (o *Object) Commit(ids []limpet.Identity) (Pos, error) {
+// What it is to say of calls (kept) is part of the record.
+func (o *Object) Commit(ids []limpet.Identity, kept ...Kept) (Pos, error) {
 	if err := o.usable(); err != nil {
 		_ = o.Rollback()
 		return Pos{}, fmt.Errorf("commit object %x: %w", o.id, err)
@@ -124,9 +126,9 @@ func (o *Object) Commit(ids []limpet.Identity) (Pos, error) {
 		return Pos{}, fmt.Errorf("commit object %x: a transaction is open", o.id)
 	}
 	if o.inTurn {
-		o.ids, o.logged = ids, false
+		o.ids, o.kept, o.logged = ids, kept, false
 		err := o.run(stmtCommit)
-		o.ids = nil
+		o.ids, o.kept = nil, nil
 		if err != nil {
 			return Pos{}, errors.Join(fmt.Errorf("commit object %x: %w", o.id, err), o.Rollback())
 		}
@@ -135,21 +137,21 @@ func (o *Object) Commit(ids []limpet.Identity) (Pos, error) {
 			return o.pos, nil
 		}
 	}
-	return o.Note(ids)
+	return o.Note(ids, kept...)
 }
 
-// Note makes a record of identities alone and returns its position, or LastPos
-// if there are none. A turn that is open stays open and is no part of it.
+// Note makes a record of identities and what is to say of calls alone and returns
+// its position, or LastPos if there are none. A turn that is open stays open and is no part of it.
 // Errors as Commit.
-func (o *Object) Note(ids []limpet.Identity) (Pos, error) {
+func (o *Object) Note(ids []limpet.Identity, kept ...Kept) (Pos, error) {
 	if o.closed {
 		return Pos{}, ErrObjectClosed
 	}
-	if len(ids) == 0 {
+	if len(ids) == 0 && len(kept) == 0 {
 		return o.e.pos, nil
 	}
 	buf := o.startRecord()
-	*buf = appendIdentities(o.appendBirth(*buf), ids)
+	*buf = appendCalls(o.appendBirth(*buf), ids, kept)
 	if err := o.admit(buf); err != nil {
 		return Pos{}, fmt.Errorf("commit object %x: %w", o.id, err)
 	}
@@ -473,6 +475,9 @@ func (o *Object) buildRecord(c *vfs.Change) (*[]byte, error) {
 	buf := o.startRecord()
 	*buf = o.appendBirth(*buf)
 	room := o.s.opt.SpillAbove - int64(len(*buf)+len(o.ids)*identitySize+maxSectionHeads)
+	for i := range o.kept {
+		room -= int64(o.kept[i].size())
+	}
 	if vfs.MaxDiff(c) > room {
 		plan, err := o.planSpill(c)
 		if err != nil {
@@ -483,10 +488,7 @@ func (o *Object) buildRecord(c *vfs.Change) (*[]byte, error) {
 			return buf, o.spill(buf, c, plan)
 		}
 	}
-	*buf = appendPages(*buf, c)
-	if len(o.ids) > 0 {
-		*buf = appendIdentities(*buf, o.ids)
-	}
+	*buf = appendCalls(appendPages(*buf, c), o.ids, o.kept)
 	return buf, o.admit(buf)
 }
 

@@ -22,9 +22,9 @@ const (
 	sectionPiece      = 6
 	sectionSpilled    = 7
 	sectionAlarm      = 8 // reserved
-	sectionOutcome    = 9 // reserved
+	sectionKept       = 9
 
-	sectionMax = sectionSpilled // newest section this limpet reads
+	sectionMax = sectionKept // newest section this limpet reads
 
 	recordHeaderSize = 2 + 32
 	// maxSectionHeads is more than what the sections of pages and identities have
@@ -63,6 +63,7 @@ type record struct {
 	birth      *Birth
 	pages      *pagesSection
 	identities []limpet.Identity
+	kept       []Kept
 	deleted    bool // the object is as if it never was, until its next record
 
 	piece   *pieceSection   // the record is no commit, but a piece of one
@@ -253,6 +254,10 @@ func decodeRecord(b []byte) (r record, err error) {
 				e := body[i*identitySize:]
 				copy(r.identities[i].Nonce[:], e)
 				r.identities[i].CreatedMS = int64(binary.LittleEndian.Uint64(e[16:]))
+			}
+		case sectionKept:
+			if r.kept, err = decodeKept(body); err != nil {
+				return bad("%v", err)
 			}
 		case sectionDeletion:
 			if n != 0 || r.pages != nil || r.birth != nil {

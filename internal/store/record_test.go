@@ -38,6 +38,9 @@ func (r *record) encode(c *vfs.Change) []byte {
 	if r.spilled != nil {
 		b = appendSpilled(b, *r.spilled)
 	}
+	if len(r.kept) > 0 {
+		b = appendKept(b, r.kept)
+	}
 	return b
 }
 
@@ -57,6 +60,11 @@ func TestRecord(t *testing.T) {
 		"birth":      {id: objectID(300), txid: 1, birth: &Birth{Class: "Cart", Name: strings.Repeat("n", 40_000), Named: true}},
 		"empty name": {id: objectID(2), txid: 1, birth: &Birth{Class: "C", Named: true}},
 		"no name":    {id: objectID(2), txid: 1, birth: &Birth{Class: "C"}},
+		"kept": {id: objectID(4), txid: 1, kept: []Kept{
+			{ID: identity(1), Kind: 1, Data: bytes.Repeat([]byte("x"), 64<<10)},
+			{Keyed: true, ID: identity(2), Claimed: true, Print: [32]byte{1, 31: 2}, ClaimedMS: -5},
+			{Keyed: true, ID: identity(3), Claimed: true, Print: [32]byte{3}, ClaimedMS: 1 << 50, Kind: 200, Data: []byte{}},
+		}},
 		"identities": {id: objectID(3), txid: 1 << 60, prev: 1<<60 - 1, identities: []limpet.Identity{identity(1), {}, identity(3)}},
 		"spilled": {id: objectID(6), txid: 3, prev: 2, pages: &pagesSection{pageSize: 512, pageCount: 9, checksum: 1, diff: []byte{}},
 			spilled: &spilledSection{pieces: 1 << 40, bytes: 300, checksum: 0xdeadbeef}},
@@ -165,13 +173,21 @@ func TestRecordRefused(t *testing.T) {
 		"spilled, cut":         append(bytes.Clone(noDiff), sectionSpilled, 5, 1, 1, 0, 0, 0),
 		"spilled, empty":       append(bytes.Clone(noDiff), sectionSpilled, 0),
 		"spilled, and a diff":  append(good.encode(sampleChange(1)), sectionSpilled, 6, 1, 1, 0, 0, 0, 0),
+		"kept, empty":          append(bytes.Clone(head), sectionKept, 0),
+		"kept, short":          append(bytes.Clone(head), append([]byte{sectionKept, 24, keptOutcome}, make([]byte, 23)...)...),
+		"kept, says nothing":   append(bytes.Clone(head), append([]byte{sectionKept, 25, keptKeyed}, make([]byte, 24)...)...),
+		"kept, unknown flag":   append(bytes.Clone(head), append([]byte{sectionKept, 27, 8 | keptOutcome}, append(make([]byte, 24), 1, 0)...)...),
+		"kept, no kind":        append(bytes.Clone(head), append([]byte{sectionKept, 27, keptOutcome}, append(make([]byte, 24), 0, 0)...)...),
+		"kept, data cut":       append(bytes.Clone(head), append([]byte{sectionKept, 27, keptOutcome}, append(make([]byte, 24), 1, 1)...)...),
+		"kept, claim cut":      append(bytes.Clone(head), append([]byte{sectionKept, 64, keptKeyed | keptClaimed}, make([]byte, 63)...)...),
+		"kept, claim, no key":  append(bytes.Clone(head), append([]byte{sectionKept, 65, keptClaimed}, make([]byte, 64)...)...),
 		"txid not above":       (&record{id: objectID(1), txid: 1, prev: 1}).encode(nil),
 	} {
 		if r, err := decodeRecord(b); !errors.Is(err, errMalformedRecord) {
 			t.Errorf("%s: %+v, %v", name, r, err)
 		}
 	}
-	for _, section := range []byte{sectionAlarm, sectionOutcome, 99} {
+	for _, section := range []byte{sectionAlarm, sectionMax + 1, 99} {
 		var format *FormatError
 		if _, err := decodeRecord(append(bytes.Clone(head), section, 1, 0)); !errors.As(err, &format) || format.Found != uint64(section) {
 			t.Errorf("section %d: %v, want a newer format", section, err)
@@ -252,6 +268,7 @@ func FuzzRecord(f *testing.F) {
 	r := record{id: objectID(1), txid: 2, prev: 1, birth: &Birth{Class: "Cart", Name: "n", Named: true}, identities: []limpet.Identity{identity(1)}}
 	f.Add(r.encode(sampleChange(1)))
 	f.Add((&record{id: objectID(1), txid: 1, deleted: true}).encode(nil))
+	f.Add((&record{id: objectID(1), txid: 1, kept: []Kept{{Keyed: true, ID: identity(1), Claimed: true, ClaimedMS: 7, Kind: 2, Data: []byte("out")}}}).encode(nil))
 	f.Add((&record{id: objectID(1), txid: 1, piece: &pieceSection{number: 300, diff: []byte{3, 1, 100, 'x', 0}}}).encode(nil))
 	f.Add((&record{id: objectID(1), txid: 1, pages: &pagesSection{pageSize: 512}, spilled: &spilledSection{pieces: 2, bytes: 200}}).encode(nil))
 	f.Fuzz(func(t *testing.T, b []byte) {

@@ -83,10 +83,10 @@ func (o *Object) planSpill(c *vfs.Change) (plan spillPlan, err error) {
 func (o *Object) spill(buf *[]byte, c *vfs.Change, plan spillPlan) (err error) {
 	log := o.s.log
 	b := appendPages(*buf, &vfs.Change{PageSize: c.PageSize, PageCountAfter: c.PageCountAfter, ChecksumAfter: c.ChecksumAfter})
-	if len(o.ids) > 0 {
-		b = appendIdentities(b, o.ids)
-	}
+	b = appendCalls(b, o.ids, nil)
 	b = appendSpilled(b, spilledSection{pieces: uint64(len(plan.sizes)), bytes: uint64(plan.bytes)})
+	sumAt := len(b) - 4
+	b = appendCalls(b, nil, o.kept)
 	*buf = b
 
 	piece := o.startRecord()
@@ -140,7 +140,7 @@ func (o *Object) spill(buf *[]byte, c *vfs.Change, plan spillPlan) (err error) {
 		written++
 		from = to
 	}
-	binary.LittleEndian.PutUint32(b[len(b)-4:], sum)
+	binary.LittleEndian.PutUint32(b[sumAt:], sum)
 	o.s.spilled.Add(1)
 	done = true
 	return nil

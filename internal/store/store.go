@@ -42,6 +42,11 @@ type Options struct {
 	// MaxCommit is how many bytes of changes one commit may have; more is
 	// refused with a *LimitError. 0 means DefaultMaxCommit.
 	MaxCommit int64
+	// KeyRetention is how old a claim of an idempotency key may be that Open
+	// finds again, by this machine's clock; 0 means any age. OutcomeMemory is how
+	// many bytes of outcomes Open keeps, the newest; 0 means none.
+	KeyRetention  time.Duration
+	OutcomeMemory int64
 	// Fatal is called once, on a goroutine of the store, when the commit log is
 	// lost: the process is to end with exit code 4. It must not call Close.
 	// nil leaves it at broken gates.
@@ -81,6 +86,8 @@ func (o *Options) validate() error {
 		return fmt.Errorf("open store: undurable limit of %d bytes is negative", o.UndurableLimit)
 	case o.SpillAbove < 0 || o.SpillAbove > MaxRecord:
 		return fmt.Errorf("open store: to spill above %d bytes is not between 0 and %d", o.SpillAbove, MaxRecord)
+	case o.KeyRetention < 0 || o.OutcomeMemory < 0:
+		return fmt.Errorf("open store: key retention %v or outcome memory of %d bytes is negative", o.KeyRetention, o.OutcomeMemory)
 	case o.MaxCommit < 0:
 		return fmt.Errorf("open store: commit limit of %d bytes is negative", o.MaxCommit)
 	}
@@ -104,6 +111,7 @@ type Store struct {
 	objects map[ObjectID]*resident
 	closed  bool
 	idents  identityRing
+	kept    keptRing
 
 	// Of Open.
 	spills   map[ObjectID]*spill // commits that have come in part
@@ -231,6 +239,10 @@ func (s *Store) recover(ctx context.Context, log *segmentLog) (err error) {
 		e.forget()
 	}
 	clear(s.objects)
+	s.idents, s.kept = identityRing{max: s.idents.max}, keptRing{budget: s.opt.OutcomeMemory}
+	if s.opt.KeyRetention > 0 {
+		s.kept.after = s.opt.Clock.Now().Add(-s.opt.KeyRetention).UnixMilli()
+	}
 	s.reread, s.spills = log.Reread, map[ObjectID]*spill{}
 	s.replay, err = log.Replay(ctx, s.apply)
 	for id := range s.spills {
@@ -355,6 +367,9 @@ func (s *Store) apply(rp Replayed) error {
 	}
 	if len(s.spills) > 0 {
 		s.dropSpill(r.id)
+	}
+	for _, k := range r.kept {
+		s.kept.add(r.id, k)
 	}
 	for _, id := range r.identities {
 		s.idents.add(RecoveredIdentity{r.id, id})

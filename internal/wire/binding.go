@@ -12,10 +12,11 @@ type bindingInfo struct {
 	MaxRetries    int    `cbor:"2,keyasint"`
 	TimeoutMS     int64  `cbor:"3,keyasint"`
 	BufferBody    int64  `cbor:"4,keyasint,omitempty"`
+	Replay        bool   `cbor:"5,keyasint,omitempty"`
 }
 
 func appendBinding(b []byte, info BindingInfo) []byte {
-	enc, err := cborWrite.Marshal(bindingInfo{info.ClassIdentity, info.Policy.MaxRetries, info.Policy.Timeout.Milliseconds(), info.Policy.BufferBody})
+	enc, err := cborWrite.Marshal(bindingInfo{info.ClassIdentity, info.Policy.MaxRetries, info.Policy.Timeout.Milliseconds(), info.Policy.BufferBody, info.Policy.ReplayOutcome})
 	if err != nil {
 		panic(err) // a class's identity is checked when it is registered
 	}
@@ -34,6 +35,7 @@ func readBinding(p []byte) (BindingInfo, error) {
 		ClassIdentity: b.ClassIdentity,
 		Policy: limpet.RetryPolicy{
 			MaxRetries: b.MaxRetries, Timeout: time.Duration(b.TimeoutMS) * time.Millisecond, BufferBody: b.BufferBody,
+			ReplayOutcome: b.Replay,
 		},
 	}
 	if err := info.Policy.Validate(); err != nil || info.ClassIdentity == "" {

@@ -22,7 +22,10 @@ const (
 	KindFetch
 	// KindDescribe asks about a binding.
 	KindDescribe
-	lastKind = KindDescribe
+	// KindOutcome asks for the outcome of a call of an object; Method is the
+	// limpet.OutcomeQuery as text.
+	KindOutcome
+	lastKind = KindOutcome
 )
 
 // Boot names one life of one process over one data directory.
@@ -49,6 +52,10 @@ type Call struct {
 	Retry     bool
 	WillRetry bool
 	Uncertain []Boot // at most 16
+	// Replay says that the caller wants the first outcome instead of a refusal
+	// (limpet.ReplayOutcome), and Key is the idempotency key, or empty.
+	Replay bool
+	Key    string
 
 	// TimeLeft is the time until the caller's deadline, if HasTimeLeft; to whole
 	// milliseconds. Wall clocks are not compared.
@@ -87,6 +94,9 @@ type Callee interface {
 	Fetch(ctx context.Context, c *Call, req *http.Request) (*http.Response, error)
 	// Describe tells of a binding; an unknown one is CodeUnknownNamespace.
 	Describe(ctx context.Context, binding string) (BindingInfo, error)
+	// Outcome tells what became of a call: c.Method is the limpet.OutcomeQuery, age
+	// the time since the identity was made, by the asker's clock.
+	Outcome(ctx context.Context, c *Call, age time.Duration) (*limpet.CallOutcome, error)
 	// Acknowledge says that the caller has the answer of a call of which there
 	// was one attempt only. It returns at once.
 	Acknowledge(object [32]byte, id limpet.Identity)

@@ -107,4 +107,8 @@ func (n noObjects) Describe(context.Context, string) (BindingInfo, error) {
 	return BindingInfo{}, n.refuse()
 }
 
+func (n noObjects) Outcome(context.Context, *Call, time.Duration) (*limpet.CallOutcome, error) {
+	return nil, n.refuse()
+}
+
 func (noObjects) Acknowledge([32]byte, limpet.Identity) {}

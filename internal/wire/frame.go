@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"time"
+	"unicode/utf8"
 
 	"github.com/limpet-dev/limpet"
 )
@@ -322,6 +323,7 @@ func appendText(b []byte, s string) []byte {
 const (
 	maxBinding   = 256
 	maxMethod    = 4 << 10
+	maxKey       = limpet.MaxIdempotencyKeyBytes + 16 // the keys of redirects are longer
 	maxURL       = 64 << 10
 	maxUncertain = 16      // SPEC D2 allows 11 attempts
 	maxDeadline  = 1 << 40 // milliseconds
@@ -341,13 +343,22 @@ const (
 	callWillRetry
 	callDeadline
 	callTrace
-	lastCallFlag = callTrace
+	callMore     // a second byte of flags follows
+	lastCallFlag = callMore
+)
+
+// More flags of a call.
+const (
+	callReplay   = 1 << iota // Call.Replay
+	callKey                  // Call.Key
+	lastMoreFlag = callKey
 )
 
 // appendCall writes the payload of frameCall:
 //
-//	1 kind   0 method, 1 fetch, 2 describe a binding
-//	1 flags  existing, named, identity, retry, will retry, deadline, trace
+//	1 kind   0 method, 1 fetch, 2 describe a binding, 3 ask for an outcome
+//	1 flags  existing, named, identity, retry, will retry, deadline, trace, more
+//	more: 1 flags  replay the outcome, key
 //	text binding
 //	  a description of a binding ends here
 //	32 object; named: text name
@@ -355,10 +366,11 @@ const (
 //	identity: 16 nonce, 8 creation time in ms
 //	varint count, each 16 history and 16 boot: processes that may have received
 //	  an earlier attempt
+//	key: text idempotency key
 //	deadline: varint ms left, rounded up
 //	trace: text traceparent, text tracestate
 //	varint length of the body + 1, 0 if it is not known
-//	method: text name
+//	method: text name; outcome: text query, the body is 8 bytes of age in ms
 //	fetch: text method, text URL, text host, header, trailer names as a header
 //	  without values
 func appendCall(b []byte, c *Call) []byte {
@@ -375,7 +387,18 @@ func appendCall(b []byte, c *Call) []byte {
 	set(callWillRetry, c.WillRetry)
 	set(callDeadline, c.HasTimeLeft)
 	set(callTrace, c.TraceParent != "")
+	more := uint8(0)
+	if c.Replay {
+		more |= callReplay
+	}
+	if c.Key != "" {
+		more |= callKey
+	}
+	set(callMore, more != 0)
 	b = append(b, byte(c.Kind), flags)
+	if more != 0 {
+		b = append(b, more)
+	}
 	b = appendText(b, c.Binding)
 	if c.Kind == KindDescribe {
 		return b
@@ -393,6 +416,9 @@ func appendCall(b []byte, c *Call) []byte {
 	for _, boot := range c.Uncertain {
 		b = append(append(b, boot.History[:]...), boot.Boot[:]...)
 	}
+	if c.Key != "" {
+		b = appendText(b, c.Key)
+	}
 	if c.HasTimeLeft {
 		b = binary.AppendUvarint(b, uint64(max((c.TimeLeft+time.Millisecond-1).Milliseconds(), 0)))
 	}
@@ -400,7 +426,7 @@ func appendCall(b []byte, c *Call) []byte {
 		b = appendText(appendText(b, c.TraceParent), c.TraceState)
 	}
 	b = binary.AppendUvarint(b, uint64(c.Length+1)) //nolint:gosec // at least 0
-	if c.Kind == KindMethod {
+	if c.Kind != KindFetch {
 		return appendText(b, c.Method)
 	}
 	b = appendText(appendText(appendText(b, c.Method), c.URL), c.Host)
@@ -410,13 +436,16 @@ func appendCall(b []byte, c *Call) []byte {
 func readCall(p []byte) (*Call, error) {
 	cur := cursor{b: p}
 	c := &Call{Kind: Kind(cur.u8())}
-	flags := cur.u8()
+	flags, more := cur.u8(), uint8(0)
+	if flags&callMore != 0 {
+		more = cur.u8()
+	}
 	c.Binding = cur.text(maxBinding)
-	if c.Kind > lastKind || int(flags) >= lastCallFlag<<1 {
-		return nil, violation("a call of kind %d with flags %#x", c.Kind, flags)
+	if c.Kind > lastKind || more >= lastMoreFlag<<1 || flags&callMore != 0 && more == 0 {
+		return nil, violation("a call of kind %d with flags %#x, %#x", c.Kind, flags, more)
 	}
 	if c.Kind != KindDescribe {
-		cur.call(c, flags)
+		cur.call(c, flags, more)
 	}
 	if cur.bad || len(cur.b) != 0 {
 		return nil, violation("a call's head is malformed")
@@ -424,7 +453,7 @@ func readCall(p []byte) (*Call, error) {
 	return c, nil
 }
 
-func (c *cursor) call(to *Call, flags uint8) {
+func (c *cursor) call(to *Call, flags, more uint8) {
 	copy(to.Object[:], c.take(len(to.Object)))
 	to.Existing = flags&callExisting != 0
 	if to.Named = flags&callNamed != 0; to.Named {
@@ -443,6 +472,12 @@ func (c *cursor) call(to *Call, flags uint8) {
 			copy(to.Uncertain[i].Boot[:], c.take(16))
 		}
 	}
+	to.Replay = more&callReplay != 0
+	if more&callKey != 0 {
+		if to.Key = c.text(maxKey); to.Key == "" || !utf8.ValidString(to.Key) {
+			c.bad = true
+		}
+	}
 	if to.HasTimeLeft = flags&callDeadline != 0; to.HasTimeLeft {
 		to.TimeLeft = milliseconds(c.varint(maxDeadline))
 	}
@@ -450,7 +485,7 @@ func (c *cursor) call(to *Call, flags uint8) {
 		to.TraceParent, to.TraceState = c.text(MaxTrace), c.text(MaxTrace)
 	}
 	to.Length = int64(c.varint(maxLength)) - 1 //nolint:gosec // bounded
-	if to.Kind == KindMethod {
+	if to.Kind != KindFetch {
 		to.Method = c.text(maxMethod)
 		return
 	}

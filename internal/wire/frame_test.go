@@ -21,6 +21,7 @@ func fullCall() *Call {
 		Identity: limpet.Identity{Nonce: [16]byte{7, 15: 8}, CreatedMS: 1234}, Attempt: 3, Retry: true, WillRetry: true,
 		Uncertain: []Boot{{History: [16]byte{1}, Boot: [16]byte{2}}, {History: [16]byte{3}, Boot: [16]byte{4}}},
 		TimeLeft:  1500 * time.Millisecond, HasTimeLeft: true,
+		Replay: true, Key: "order-17",
 		TraceParent: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", TraceState: "a=b",
 		Length: -1, Method: "POST", URL: "http://x/y?z", Host: "x",
 		Header: http.Header{"A": {"1", "2"}, "B": {""}}, Trailer: http.Header{"T": nil},
@@ -31,6 +32,7 @@ func TestCallBytes(t *testing.T) {
 	for name, c := range map[string]*Call{
 		"fetch":    fullCall(),
 		"method":   {Kind: KindMethod, Binding: "B", Attempt: 1, Length: 32 << 20, Method: "add"},
+		"outcome":  {Kind: KindOutcome, Binding: "B", Length: 8, Method: "key:order-17"},
 		"describe": {Kind: KindDescribe, Binding: "B"},
 	} {
 		got, err := readCall(appendCall(nil, c))

@@ -3,7 +3,6 @@ package wire
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"net/http"
 	"net/url"
@@ -159,6 +158,8 @@ func (c *incoming) begin(f frame) error {
 		return ic.startLocked()
 	}
 	switch {
+	case head.Kind == KindOutcome && head.Length != ageBytes:
+		return violation("an age of %d bytes", head.Length)
 	case head.Kind == KindMethod && (head.Length < 0 || head.Length > maxBody):
 		return violation("a method call with arguments of %d bytes", head.Length)
 	case f.ends():
@@ -300,6 +301,8 @@ func (ic *inCall) run() {
 			break
 		}
 		ic.result(appendBinding(nil, info))
+	case KindOutcome:
+		ic.outcome()
 	case KindMethod:
 		result, err := ic.c.callee.Call(ic.ctx, ic.head, ic.args)
 		ic.c.mu.Lock()
@@ -452,7 +455,8 @@ func (ic *inCall) fetch() {
 
 // gone ends all calls when the connection has ended.
 func (c *incoming) gone(why error) {
-	cause := fmt.Errorf("the caller's connection was lost: %w", why)
+	// The code tells this end from the caller's own wish: see internal/host.
+	var cause error = limpet.Errorf(limpet.CodeDisconnected, "the caller's connection was lost: %w", why)
 	if c.base.Err() != nil {
 		cause = context.Cause(c.base)
 	}

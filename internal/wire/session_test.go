@@ -29,8 +29,13 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 type callee struct {
 	call  func(ctx context.Context, c *Call, args limpet.Encoded) (limpet.Encoded, error)
 	fetch func(ctx context.Context, c *Call, req *http.Request) (*http.Response, error)
+	tell  func(query string, age time.Duration) (*limpet.CallOutcome, error)
 	mu    sync.Mutex
 	acks  []limpet.Identity
+}
+
+func (c *callee) Outcome(_ context.Context, h *Call, age time.Duration) (*limpet.CallOutcome, error) {
+	return c.tell(h.Method, age)
 }
 
 func (c *callee) Call(ctx context.Context, h *Call, args limpet.Encoded) (limpet.Encoded, error) {
