@@ -52,7 +52,7 @@ type CallSpec struct {
 	// (SPEC D11, G11), or is empty.
 	Unretryable string
 
-	// Key is the idempotency key that the caller chose, or empty (DESIGN 5): it
+	// Key is the idempotency key that the caller chose, or empty: it
 	// takes the place of an identity.
 	Key string
 

@@ -47,6 +47,11 @@ package limpet
 //
 //	limpet_claims_taken_total           {marked} identities taken (SPEC I8)
 //	limpet_claims_rejected_total        attempts refused as already received
+//	limpet_outcomes_kept                outcomes of calls that are kept
+//	limpet_outcomes_kept_bytes          their bytes in memory
+//	limpet_outcomes_dropped_total       those dropped early, to make room
+//	limpet_outcomes_replayed_total      attempts answered with the outcome of another
+//	limpet_idempotency_keys             idempotency keys that are known
 //	limpet_object_loads_total           objects loaded into memory
 //	limpet_object_resets_total          objects reset
 //	limpet_object_evictions_total       objects dropped from memory

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"slices"
 	"sync/atomic"
+	"time"
 
 	"github.com/limpet-dev/limpet"
 	"github.com/limpet-dev/limpet/internal/dispatch"
@@ -151,7 +152,7 @@ func (p *passage) take(n int) int {
 // sever breaks the connection.
 func (p *passage) sever() {
 	p.cut.Store(true)
-	p.end(errFault)
+	p.end(disconnected(limpet.DeliveryUncertain, errFault)) // as a lost connection ends a handler's context
 }
 
 // over ends the attempt. A cut that had too few bytes to strike did not.
@@ -270,6 +271,25 @@ func (l *link) Fetch(ctx context.Context, a dispatch.Attempt) (*http.Response, e
 	return resp, nil
 }
 
+// Outcome asks what became of a call. Faults do not strike it.
+func (l *link) Outcome(ctx context.Context, c *limpet.CallSpec, q limpet.OutcomeQuery, age time.Duration) (*limpet.CallOutcome, error) {
+	if l.isLost() {
+		return nil, disconnected(limpet.DeliveryNone, errCrashed)
+	}
+	asked, ok := l.objects.(dispatch.OutcomeTransport)
+	if !ok {
+		return nil, limpet.Errorf(limpet.CodeNotSupported, "not supported: to ask these objects for outcomes")
+	}
+	life, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(l.life, func() { cancel(errCrashed) })()
+	o, err := asked.Outcome(life, c, q, age)
+	if err != nil && l.isLost() && ctx.Err() == nil {
+		return nil, disconnected(limpet.DeliveryUncertain, errCrashed)
+	}
+	return o, err
+}
+
 func closeRequest(a dispatch.Attempt) {
 	if a.Request != nil && a.Request.Body != nil {
 		_ = a.Request.Body.Close() // nothing was read from it
@@ -383,6 +403,10 @@ func (nowhere) Do(context.Context, dispatch.Attempt) (any, error) { return nil, 
 
 func (nowhere) Fetch(_ context.Context, a dispatch.Attempt) (*http.Response, error) {
 	closeRequest(a)
+	return nil, errDown()
+}
+
+func (nowhere) Outcome(context.Context, *limpet.CallSpec, limpet.OutcomeQuery, time.Duration) (*limpet.CallOutcome, error) {
 	return nil, errDown()
 }
 

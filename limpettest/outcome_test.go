@@ -60,7 +60,7 @@ func TestReplayOutcome(t *testing.T) {
 			s.net.Inject(limpettest.DropReply(limpettest.Times(1)))
 			err := limpet.Do1(t.Context(), s.shop, (*shop).Fail, "k")
 			e := failure(t, err, "SoldOut", limpet.DeliveryReceived)
-			if !e.Remote || e.Message != "sold out" || s.count("k") != 1 || e.Attempts != 2 {
+			if !e.Remote || !strings.HasPrefix(e.Message, "sold out") || s.count("k") != 1 || e.Attempts != 2 {
 				t.Errorf("%#v, %d runs", e, s.count("k"))
 			}
 		})

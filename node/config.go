@@ -38,6 +38,15 @@ type Config struct {
 	IdleTimeout time.Duration
 	// DrainTimeout is how long Drain lets calls that run go on; 0 means 30 s.
 	DrainTimeout time.Duration
+	// KeyRetention is how long an idempotency key is known, by this machine's clock
+	// over restarts; 0 means 24 h. MaxKeys is how many are known at most, each some
+	// 300 bytes; 0 means 1,048,576. Beyond it calls with new keys are refused as
+	// Overloaded. OutcomeMemory is how many bytes of outcomes are kept, of calls
+	// with keys and with limpet.ReplayOutcome; 0 means 64 MiB. The oldest make
+	// room; their calls stay known (docs/RETRIES.md).
+	KeyRetention  time.Duration
+	MaxKeys       int
+	OutcomeMemory int64
 	// MaxBody is the largest request body the HTTP door takes, in bytes; 0
 	// means 32 MiB.
 	MaxBody int64
@@ -122,6 +131,12 @@ func (c *Config) defaults() {
 	if c.DrainTimeout == 0 {
 		c.DrainTimeout = 30 * time.Second
 	}
+	if c.KeyRetention == 0 {
+		c.KeyRetention = 24 * time.Hour
+	}
+	if c.OutcomeMemory == 0 {
+		c.OutcomeMemory = 64 << 20
+	}
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}
@@ -173,6 +188,15 @@ func (c *Config) validate() error {
 	}
 	if c.DrainTimeout < 0 {
 		bad(negative, "DrainTimeout", c.DrainTimeout)
+	}
+	if c.KeyRetention < 0 {
+		bad(negative, "KeyRetention", c.KeyRetention)
+	}
+	if c.MaxKeys < 0 {
+		bad(negative, "MaxKeys", c.MaxKeys)
+	}
+	if c.OutcomeMemory < 0 {
+		bad(negative, "OutcomeMemory", c.OutcomeMemory)
 	}
 	if c.MaxBody < 0 {
 		bad(negative, "MaxBody", c.MaxBody)

@@ -58,6 +58,7 @@ func Open(ctx context.Context, cfg Config) (_ *Node, err error) {
 	}
 	n.store, err = store.Open(ctx, store.Options{
 		FS: cfg.disk, Dir: cfg.Dir, Clock: cfg.Clock, Logger: cfg.Logger, SegmentSize: cfg.segmentSize, Fatal: n.fatal,
+		KeyRetention: cfg.KeyRetention, OutcomeMemory: cfg.OutcomeMemory,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("open node: %w", err)
@@ -76,11 +77,19 @@ func Open(ctx context.Context, cfg Config) (_ *Node, err error) {
 	for i, c := range recovered {
 		claims[i] = host.Claim(c)
 	}
+	said, keysComplete := n.store.RecoveredKept()
+	kept := make([]host.Recovered, len(said))
+	for i, k := range said {
+		kept[i] = host.Recovered{Object: k.Object, Kept: host.Kept(k.Kept)}
+	}
 	n.host, err = host.New(host.Config{
 		Storage: host.FromStore(n.store), Clock: cfg.Clock, Bindings: n.Binding, Logger: cfg.Logger,
 		Boot:   dispatch.Boot{History: n.store.HistoryID(), Boot: n.store.BootID()},
-		Claims: claims, ClaimsIncomplete: !complete,
-		Limits:    host.Limits{Idle: cfg.IdleTimeout, NodeBytes: memoryBytes() / 8},
+		Claims: claims, ClaimsIncomplete: !complete, Kept: kept, KeptIncomplete: !keysComplete,
+		Limits: host.Limits{
+			Idle: cfg.IdleTimeout, NodeBytes: memoryBytes() / 8,
+			OutcomeBytes: cfg.OutcomeMemory, Keys: cfg.MaxKeys, KeyRetention: cfg.KeyRetention,
+		},
 		Mutations: cfg.mutations,
 	})
 	if err != nil {

@@ -140,6 +140,7 @@ func (c callee) Call(ctx context.Context, h *wire.Call, args limpet.Encoded) (li
 	}
 	spec := limpet.EncodedCall(&limpet.CallSpec{
 		Kind: limpet.KindMethod, Binding: b, Object: id, Method: h.Method, Existing: h.Existing,
+		Key: h.Key, Policy: limpet.RetryPolicy{ReplayOutcome: h.Replay},
 	}, limpet.Parcel{Bytes: args})
 	out, err := c.n.host.Do(ctx, attempt(spec, h))
 	if err != nil || out == nil {
@@ -154,7 +155,10 @@ func (c callee) Fetch(ctx context.Context, h *wire.Call, req *http.Request) (*ht
 	if err != nil {
 		return nil, err
 	}
-	a := attempt(&limpet.CallSpec{Kind: limpet.KindFetch, Binding: b, Object: id, Existing: h.Existing}, h)
+	a := attempt(&limpet.CallSpec{
+		Kind: limpet.KindFetch, Binding: b, Object: id, Existing: h.Existing,
+		Key: h.Key, Policy: limpet.RetryPolicy{ReplayOutcome: h.Replay},
+	}, h)
 	a.Request = req
 	return c.n.host.Fetch(ctx, a)
 }
@@ -166,6 +170,19 @@ func (c callee) Describe(_ context.Context, name string) (wire.BindingInfo, erro
 		return wire.BindingInfo{}, err
 	}
 	return wire.BindingInfo{ClassIdentity: b.ClassIdentity, Policy: b.Policy}, nil
+}
+
+// Outcome tells what became of a call.
+func (c callee) Outcome(ctx context.Context, h *wire.Call, age time.Duration) (*limpet.CallOutcome, error) {
+	b, id, err := c.find(h)
+	if err != nil {
+		return nil, err
+	}
+	q, err := limpet.ParseOutcomeQuery(h.Method)
+	if err != nil {
+		return nil, err
+	}
+	return c.n.host.Outcome(ctx, &limpet.CallSpec{Kind: limpet.KindMethod, Binding: b, Object: id, Existing: h.Existing}, q, age)
 }
 
 // Acknowledge gives a claim back.

@@ -29,7 +29,7 @@ func (ev *event) Done() <-chan struct{} { return ev.base().Done() }
 // Err is the error of the caller's context if that has ended, else
 // context.Canceled once the event has ended.
 func (ev *event) Err() error {
-	if err := ev.parent.Err(); err != nil {
+	if err := ev.parent.Err(); err != nil && !ev.shielded(ev.parent) {
 		return err
 	}
 	ev.ctxMu.Lock()
@@ -46,8 +46,11 @@ func (ev *event) Err() error {
 // Value answers limpet's own key, and what package context needs for causes and
 // derived contexts.
 func (ev *event) Value(key any) any {
-	if key == limpet.OriginKey() {
+	switch key {
+	case limpet.OriginKey():
 		return ev
+	case limpet.IdempotencyContextKey():
+		return nil // it is the caller's
 	}
 	return ev.base().Value(key)
 }
@@ -61,7 +64,11 @@ func (ev *event) base() context.Context {
 		case ev.cause != nil:
 			ev.cancelInner(ev.cause)
 		case ev.parent.Done() != nil:
-			ev.stopParent = context.AfterFunc(ev.parent, func() { ev.cancel(context.Cause(ev.parent)) })
+			ev.stopParent = context.AfterFunc(ev.parent, func() {
+				if !ev.shielded(ev.parent) {
+					ev.cancel(context.Cause(ev.parent))
+				}
+			})
 		}
 	}
 	return ev.inner

@@ -17,9 +17,10 @@ const (
 	eventFetch
 	eventConstruct
 	eventWaitUntil
+	eventInquiry // somebody asks for the outcome of a call
 )
 
-var eventNames = [...]string{"method", "fetch", "constructor", "WaitUntil"}
+var eventNames = [...]string{"method", "fetch", "constructor", "WaitUntil", "question for an outcome"}
 
 func (k eventKind) String() string { return eventNames[k] }
 
@@ -47,6 +48,9 @@ type event struct {
 	after   []*event        // WaitUntil: to queue when this event has ended
 
 	claim     *claim       // under inc.storage
+	ask       *asked       // of a call that wants its first outcome, or has an idempotency key; else nil
+	inquiry   *inquiry     // eventInquiry
+	told      Pos          // the outcome waits for this too; under inc.storage
 	limit     limpet.Timer // eventWaitUntil
 	returned  bool         // the handler returned, that is did not panic or exit
 	concluded bool         // conclude has settled it

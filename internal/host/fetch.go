@@ -1,6 +1,7 @@
 package host
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -48,7 +49,9 @@ type responseWriter struct {
 	mu       sync.Mutex
 	status   int // 0 until it is decided
 	headed   bool
+	late     bool  // headed, and not handed over yet: the handler has returned
 	declared int64 // Content-Length, or -1
+	length   int64 // the response's, once there is a head
 	written  int64
 	buf      []byte
 	chunks   []chunk
@@ -59,6 +62,8 @@ type responseWriter struct {
 	final    bool        // nothing more comes, finalErr at the end
 	finalErr error
 	finalPos Pos
+	tee      *[]byte       // the whole body, of an outcome that is to be kept; nil if it is not or has grown too large
+	head     http.Header   // of resp, for tee
 	refused  *limpet.Error // what the handler asked for is not supported
 
 	avail chan struct{} // of one element: a chunk or the end has come
@@ -198,6 +203,19 @@ func (w *responseWriter) Write(p []byte) (int, error) {
 			return len(p), nil
 		}
 		k := min(len(p)-n, writeBuffer-len(w.buf))
+		if w.tee != nil {
+			if *w.tee = append(*w.tee, p[n:n+k]...); len(*w.tee) > limpet.MaxKeptOutcome {
+				w.tee = nil
+			}
+		}
+		if w.closed { // only the outcome is of interest
+			w.written += int64(k)
+			w.mu.Unlock()
+			if n += k; n == len(p) {
+				return n, nil
+			}
+			continue
+		}
 		w.buf = append(w.buf, p[n:n+k]...)
 		w.written += int64(k)
 		full := len(w.buf) >= writeBuffer
@@ -220,7 +238,7 @@ func (w *responseWriter) writableLocked(n int) error {
 		return w.refused
 	case w.final:
 		return w.ev.inc.newError(limpet.CodeNoTurn, limpet.DeliveryNone, "the response was written to after its handler had ended")
-	case w.closed:
+	case w.closed && w.tee == nil:
 		return io.ErrClosedPipe
 	case n > 0 && !bodyAllowed(w.status):
 		return http.ErrBodyNotAllowed
@@ -340,6 +358,7 @@ func (w *responseWriter) headLocked(whole int64) {
 			w.header.Set("Content-Length", strconv.FormatInt(whole, 10))
 		}
 	}
+	w.length = length
 	w.resp = &http.Response{
 		Status: strconv.Itoa(w.status) + " " + http.StatusText(w.status), StatusCode: w.status,
 		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
@@ -354,6 +373,9 @@ func (w *responseWriter) headLocked(whole int64) {
 		}
 	}
 	w.resp.Header.Del("Trailer")
+	if w.tee != nil {
+		w.head = w.resp.Header.Clone() // that of resp is the caller's soon
+	}
 }
 
 // push puts a chunk into the pipe, and waits while that is full.
@@ -362,6 +384,9 @@ func (w *responseWriter) push(c chunk) error {
 	for {
 		w.mu.Lock()
 		switch {
+		case w.closed && w.tee != nil:
+			w.mu.Unlock()
+			return nil
 		case w.closed:
 			w.mu.Unlock()
 			return io.ErrClosedPipe
@@ -403,6 +428,47 @@ func signal(c chan struct{}) {
 	}
 }
 
+// whole is the response of a handler that has returned, for keeping it, or nil if
+// it is too large or not whole.
+func (w *responseWriter) whole() *http.Response {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.tee == nil || w.refused != nil || w.final {
+		return nil
+	}
+	if !w.headed {
+		w.headLocked(int64(len(w.buf)))
+		w.late = true
+	}
+	if w.short() {
+		return nil
+	}
+	trailer := w.trailers()
+	return &http.Response{
+		StatusCode: w.status, Header: w.head, ContentLength: w.length, Trailer: trailer,
+		Body: io.NopCloser(bytes.NewReader(*w.tee)),
+	}
+}
+
+// short reports whether the body ended before its declared length; w.mu is held.
+func (w *responseWriter) short() bool {
+	return w.declared > w.written && w.req.Method != http.MethodHead && bodyAllowed(w.status)
+}
+
+// trailers are those that the handler has set; w.mu is held and the head is made.
+func (w *responseWriter) trailers() http.Header {
+	t := http.Header{}
+	for name := range w.resp.Trailer {
+		t[name] = w.header[name]
+	}
+	for name, v := range maps.All(w.header) {
+		if cut, ok := strings.CutPrefix(name, http.TrailerPrefix); ok {
+			t[cut] = v
+		}
+	}
+	return t
+}
+
 // concluded ends the response after the handler has returned; the incarnation's
 // locks are held. What is left in the buffer waits for the turn's own commit.
 func (w *responseWriter) concluded(failure *limpet.Error, pos Pos) {
@@ -413,8 +479,10 @@ func (w *responseWriter) concluded(failure *limpet.Error, pos Pos) {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if !w.headed {
-		w.headLocked(int64(len(w.buf)))
+	if !w.headed || w.late {
+		if !w.late {
+			w.headLocked(int64(len(w.buf)))
+		}
 		if !w.ev.settle(w.resp, nil, pos) {
 			w.closeLocked()
 		}
@@ -425,18 +493,10 @@ func (w *responseWriter) concluded(failure *limpet.Error, pos Pos) {
 		w.buf = nil
 	}
 	w.final, w.finalErr, w.finalPos = true, io.EOF, pos
-	if w.declared > w.written && w.req.Method != http.MethodHead && bodyAllowed(w.status) {
+	if w.short() {
 		w.finalErr = io.ErrUnexpectedEOF
 	}
-	w.trailer = http.Header{}
-	for name := range w.resp.Trailer {
-		w.trailer[name] = w.header[name]
-	}
-	for name, v := range maps.All(w.header) {
-		if t, ok := strings.CutPrefix(name, http.TrailerPrefix); ok {
-			w.trailer[t] = v
-		}
-	}
+	w.trailer = w.trailers()
 	signal(w.avail)
 }
 
@@ -457,7 +517,9 @@ func (w *responseWriter) abandon(cause error) {
 	w.mu.Lock()
 	w.closeLocked()
 	w.mu.Unlock()
-	w.ev.cancel(cause)
+	if !w.ev.shielded(w.ev.parent) {
+		w.ev.cancel(cause)
+	}
 }
 
 func (w *responseWriter) closeLocked() {
@@ -539,6 +601,11 @@ func (b *responseBody) trail() {
 // broken makes err the body's end for good.
 func (b *responseBody) broken(err *limpet.Error) error {
 	b.w.mu.Lock()
+	if b.w.tee != nil && b.w.ev.shielded(b.w.ev.parent) {
+		b.w.closeLocked() // the handler goes on
+		b.w.mu.Unlock()
+		return err
+	}
 	b.w.chunks, b.w.piped = nil, 0
 	b.w.final, b.w.finalErr, b.w.finalPos = true, err, Pos{}
 	b.w.mu.Unlock()
@@ -554,8 +621,9 @@ func (b *responseBody) Close() error {
 	w.mu.Lock()
 	over := w.final && len(w.chunks) == 0
 	w.closeLocked()
+	kept := w.tee != nil // somebody may ask for it yet
 	w.mu.Unlock()
-	if !over {
+	if !over && !kept {
 		w.ev.cancel(errBodyClosed)
 	}
 	return nil

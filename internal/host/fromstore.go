@@ -77,14 +77,22 @@ func (t storeObject) Transaction(fn func() error) error {
 
 func (t storeObject) Dirty() bool { return t.o.Dirty() }
 
-func (t storeObject) Commit(ids []limpet.Identity) (Pos, error) {
-	p, err := t.o.Commit(ids)
+func (t storeObject) Commit(ids []limpet.Identity, kept ...Kept) (Pos, error) {
+	p, err := t.o.Commit(ids, toStore(kept)...)
 	return Pos(p), storeError(err)
 }
 
-func (t storeObject) Note(ids []limpet.Identity) (Pos, error) {
-	p, err := t.o.Note(ids)
+func (t storeObject) Note(ids []limpet.Identity, kept ...Kept) (Pos, error) {
+	p, err := t.o.Note(ids, toStore(kept)...)
 	return Pos(p), storeError(err)
+}
+
+// toStore is nil for nil.
+func toStore(kept []Kept) (out []store.Kept) {
+	for _, k := range kept {
+		out = append(out, store.Kept(k))
+	}
+	return out
 }
 
 func (t storeObject) Rollback() error { return storeError(t.o.Rollback()) }

@@ -35,13 +35,21 @@ type Limits struct {
 	Idle time.Duration
 	// ClaimBytes bounds the memory of the claim table. 64 MiB.
 	ClaimBytes int
+	// OutcomeBytes bounds the memory of kept outcomes. 64 MiB.
+	OutcomeBytes int64
+	// Keys is how many idempotency keys are known at one time; beyond them calls
+	// with new ones are refused as overloaded. 1,048,576, each some 300 bytes.
+	Keys int
+	// KeyRetention is how long a key is known. 24 h.
+	KeyRetention time.Duration
 	// Stall is how long a write to a response body waits for its reader, while
 	// the object's turn is held, before it fails. 30 s.
 	Stall time.Duration
 }
 
 func (l *Limits) defaults() error {
-	if l.QueueEvents < 0 || l.QueueBytes < 0 || l.QueueAge < 0 || l.NodeBytes < 0 || l.Block < 0 || l.Idle < 0 || l.ClaimBytes < 0 || l.Stall < 0 {
+	if l.QueueEvents < 0 || l.QueueBytes < 0 || l.QueueAge < 0 || l.NodeBytes < 0 || l.Block < 0 || l.Idle < 0 || l.ClaimBytes < 0 || l.Stall < 0 ||
+		l.OutcomeBytes < 0 || l.Keys < 0 || l.KeyRetention < 0 {
 		return errors.New("host: a limit is negative")
 	}
 	orInt := func(p *int, d int) {
@@ -64,6 +72,11 @@ func (l *Limits) defaults() error {
 	orTime(&l.Idle, 10*time.Second)
 	orInt(&l.ClaimBytes, 64<<20)
 	orTime(&l.Stall, 30*time.Second)
+	if l.OutcomeBytes == 0 {
+		l.OutcomeBytes = defaultOutcomeBytes
+	}
+	orInt(&l.Keys, defaultKeys)
+	orTime(&l.KeyRetention, defaultKeyRetention)
 	return nil
 }
 
@@ -81,7 +94,12 @@ type Config struct {
 	// ClaimsIncomplete says that the log held more than Claims has: then retries
 	// of unknown identities are refused for one retention.
 	ClaimsIncomplete bool
-	Limits           Limits
+	// Kept is what the log said of calls at start, oldest first.
+	Kept []Recovered
+	// KeptIncomplete says that the log held claims of idempotency keys that Kept
+	// does not have: then unknown keys are refused for one retention.
+	KeptIncomplete bool
+	Limits         Limits
 	// Logger gets what nobody else is told. Nil discards it.
 	Logger *slog.Logger
 	// Mutations break the promise on purpose, for bench/promise; zero is none.
@@ -92,6 +110,12 @@ type Config struct {
 type Claim struct {
 	Object   [32]byte
 	Identity limpet.Identity
+}
+
+// Recovered is a Kept of an object.
+type Recovered struct {
+	Object [32]byte
+	Kept
 }
 
 // Stats counts since the host was made.
@@ -105,8 +129,16 @@ type Stats struct {
 	// ClaimsTakenMarked are those of ClaimsTaken whose handlers are marked.
 	ClaimsTakenMarked uint64
 	ClaimsRejected    uint64
-	Live              int // incarnations in memory
-	QueuedBytes       int64
+	// OutcomesReplayed are answers to attempts with the outcome of another one;
+	// OutcomesKept and OutcomeBytes are outcomes kept now, OutcomesDropped those
+	// that made room; Keys are idempotency keys known now.
+	OutcomesReplayed uint64
+	OutcomesDropped  uint64
+	OutcomesKept     int
+	OutcomeBytes     int64
+	Keys             int
+	Live             int // incarnations in memory
+	QueuedBytes      int64
 }
 
 // shards of the table of live objects; a power of two.
@@ -140,7 +172,7 @@ type Host struct {
 	claims  *claims
 
 	stats struct {
-		loads, resets, evictions, overloads, gateWaits, claimsTaken, claimsTakenMarked, claimsRejected atomic.Uint64
+		loads, resets, evictions, overloads, gateWaits, claimsTaken, claimsTakenMarked, claimsRejected, replayed atomic.Uint64
 	}
 
 	shards [shards]struct {
@@ -177,6 +209,15 @@ func New(c Config) (*Host, error) {
 	for _, k := range c.Claims {
 		h.claims.restore(claimKey{object: k.Object, id: k.Identity})
 	}
+	h.claims.chosen.limit, h.claims.chosen.retention = c.Limits.Keys, int64(c.Limits.KeyRetention)
+	h.claims.outcomes.limit = c.Limits.OutcomeBytes
+	start := h.origin.UnixMilli()
+	for _, k := range c.Kept {
+		h.claims.restoreKept(k, int64(time.Duration(min(k.ClaimedMS-start, 0))*time.Millisecond))
+	}
+	if c.KeptIncomplete {
+		h.claims.keysIncompleteUntil = int64(c.Limits.KeyRetention)
+	}
 	if c.ClaimsIncomplete {
 		h.claims.incompleteUntil = int64(claimRetention)
 	}
@@ -201,7 +242,12 @@ func (h *Host) Boot() dispatch.Boot { return h.boot }
 // Stats reads the counters.
 func (h *Host) Stats() Stats {
 	marked := h.stats.claimsTakenMarked.Load() // before ClaimsTaken, which is never less
+	h.claimMu.Lock()
+	outcomes, keys := h.claims.outcomes, h.claims.chosen.listed
+	h.claimMu.Unlock()
 	return Stats{
+		OutcomesReplayed: h.stats.replayed.Load(), OutcomesDropped: outcomes.dropped, OutcomesKept: outcomes.count,
+		OutcomeBytes: outcomes.used, Keys: keys,
 		Loads: h.stats.loads.Load(), Resets: h.stats.resets.Load(), Evictions: h.stats.evictions.Load(),
 		Overloads: h.stats.overloads.Load(), GateWaits: h.stats.gateWaits.Load(),
 		ClaimsTaken: h.stats.claimsTaken.Load(), ClaimsTakenMarked: marked, ClaimsRejected: h.stats.claimsRejected.Load(),
@@ -216,6 +262,14 @@ func (h *Host) Do(ctx context.Context, a dispatch.Attempt) (any, error) {
 		return nil, refusal(a.Call.Object, limpet.CodeInternal, "a method call has no runner")
 	}
 	ev := &event{kind: eventMethod, attempt: a, parent: ctx}
+	if a.Call.Key != "" || a.Call.Policy.ReplayOutcome {
+		if err := ev.asks(); err != nil {
+			return nil, err
+		}
+		if ev.ask != nil {
+			return h.methodOnce(ctx, ev)
+		}
+	}
 	if err := h.deliver(ctx, ev); err != nil {
 		return nil, err
 	}
@@ -235,10 +289,20 @@ func (h *Host) Fetch(ctx context.Context, a dispatch.Attempt) (*http.Response, e
 		return nil, ferr
 	}
 	ev.writer = w
-	err := h.deliver(ctx, ev)
+	if a.Call.Key != "" || a.Call.Policy.ReplayOutcome {
+		if err := ev.asks(); err != nil {
+			w.closeRequest()
+			return nil, err
+		}
+	}
 	var r any
-	if err == nil {
-		r, err = h.collect(ctx, ev)
+	var err error
+	if ev.ask == nil {
+		if err = h.deliver(ctx, ev); err == nil {
+			r, err = h.collect(ctx, ev)
+		}
+	} else {
+		r, err = h.fetchOnce(ctx, ev)
 	}
 	if err != nil {
 		w.abandon(err)
@@ -386,7 +450,9 @@ func (inc *incarnation) abandon(ctx context.Context, ev *event) {
 	}
 	ev.settle(nil, canceled(ctx, inc.id, d), Pos{})
 	inc.mu.Unlock()
-	ev.cancel(context.Cause(ctx))
+	if !ev.shielded(ctx) {
+		ev.cancel(context.Cause(ctx))
+	}
 }
 
 // collect waits at the output gate and returns the outcome. A failure of the
@@ -485,20 +551,26 @@ func (h *Host) Acknowledge(object [32]byte, id limpet.Identity) {
 	h.claims.acknowledge(claimKey{object: object, id: id})
 }
 
-func (h *Host) takeClaim(a arrival) (*claim, ruling) {
+// takeClaim decides on an arrival; the kept is that of the claim for joins.
+func (h *Host) takeClaim(a arrival) (c *claim, k *kept, r ruling) {
 	now := h.now()
 	h.claimMu.Lock()
-	c, r := h.claims.take(now, a)
+	c, r = h.claims.take(now, a)
+	if r == joins {
+		k = c.kept
+	}
 	h.claimMu.Unlock()
-	if r == taken {
+	switch r {
+	case taken:
 		h.stats.claimsTaken.Add(1)
 		if a.marked {
 			h.stats.claimsTakenMarked.Add(1)
 		}
-	} else {
+	case joins:
+	default:
 		h.stats.claimsRejected.Add(1)
 	}
-	return c, r
+	return c, k, r
 }
 
 func (h *Host) finishClaim(c *claim) {

@@ -119,6 +119,8 @@ func (inc *incarnation) handle(ev *event) (any, *limpet.Error) {
 		return nil, nil
 	case eventFetch:
 		return nil, inc.serve(ev)
+	case eventInquiry:
+		return inc.inquire(ev)
 	}
 
 	call := ev.attempt.Call
@@ -163,27 +165,30 @@ func (inc *incarnation) construct(ev *event) *limpet.Error {
 // An attempt without one came over a transport that can't lose an answer.
 func (inc *incarnation) claim(ev *event, marked bool) *limpet.Error {
 	a := &ev.attempt
-	if a.Identity.IsZero() {
+	if a.Identity.IsZero() && ev.ask == nil {
 		return nil
 	}
-	c, r := inc.host.takeClaim(arrival{
-		key:     claimKey{object: inc.id.Bytes(), id: a.Identity},
-		flagged: a.Retry, marked: marked, last: !a.Retry && !a.WillRetry, gated: inc.class.Gated(), uncertain: a.Uncertain,
-	})
-	if r != taken {
-		why := "the object has received it already"
-		if r == unproven {
-			why = "nobody can tell whether the object has received it already"
-		}
+	c, k, r := inc.host.takeClaim(ev.arrival(marked))
+	switch r {
+	case taken:
+	case joins:
 		ev.rejected = true
-		e := inc.newError(limpet.CodeAlreadyReceived, limpet.DeliveryReceived, "call %v was refused: %s", a.Identity, why)
-		e.Identity = a.Identity.String()
-		return e
+		ev.ask.joined.Store(k)
+		return inc.refused(ev, received) // the caller's goroutine waits for the outcome instead
+	default:
+		ev.rejected = true
+		return inc.refused(ev, r)
 	}
 	inc.storage.Lock()
 	ev.claim = c
-	inc.ledger.begin(c)
+	if !c.key.chosen {
+		inc.ledger.begin(c)
+	}
+	record := c.key.chosen && !c.logged
 	inc.storage.Unlock()
+	if record {
+		return inc.recordKey(ev, c)
+	}
 	return nil
 }
 
@@ -299,10 +304,13 @@ func (inc *incarnation) end(running, waiting *limpet.Error) bool {
 
 	<-inc.loaded
 	inc.storage.Lock()
-	inc.rollback(out)
+	kept := inc.rollback(out, running)
 	pos := inc.ledger.output(nil)
 	if len(out.running)+len(out.failed) == 1 && len(out.running) == 1 {
 		pos = inc.ledger.output(out.running[0].ev.claim)
+	}
+	if kept.After(pos) {
+		pos = kept
 	}
 	inc.storage.Unlock()
 
@@ -325,10 +333,11 @@ func (inc *incarnation) end(running, waiting *limpet.Error) bool {
 
 // rollback takes back the running turn and lets go of the data. The failures
 // that the other calls are about to get may tell of a running one: its identity
-// must be on record first (rule D). inc.storage is held.
-func (inc *incarnation) rollback(out outcome) {
+// must be on record first (rule D). It also keeps e as the outcome of the running
+// calls that want it kept, and returns the position of that. inc.storage is held.
+func (inc *incarnation) rollback(out outcome, e *limpet.Error) (kept Pos) {
 	if inc.data == nil {
-		return
+		return kept
 	}
 	inc.data.SetInterrupt(nil)
 	if err := inc.data.Rollback(); err != nil {
@@ -340,7 +349,15 @@ func (inc *incarnation) rollback(out outcome) {
 			inc.ledger.committed(p, false)
 		}
 	}
+	for _, entry := range out.running {
+		if ev := entry.ev; ev.ask != nil && ev.claim != nil {
+			if p := inc.keepReset(ev, e); p.After(kept) {
+				kept = p
+			}
+		}
+	}
 	inc.letGo()
+	return kept
 }
 
 func (inc *incarnation) letGo() {

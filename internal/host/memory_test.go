@@ -34,6 +34,7 @@ type memoryData struct {
 type memoryRecord struct {
 	object [32]byte
 	ids    []limpet.Identity
+	kept   []Kept
 	pages  bool
 }
 
@@ -239,7 +240,7 @@ func (o *memoryObject) Transaction(fn func() error) (err error) {
 
 func (o *memoryObject) Dirty() bool { return o.turn != nil }
 
-func (o *memoryObject) Commit(ids []limpet.Identity) (Pos, error) {
+func (o *memoryObject) Commit(ids []limpet.Identity, kept ...Kept) (Pos, error) {
 	o.m.mu.Lock()
 	defer o.m.mu.Unlock()
 	err := o.usable()
@@ -253,28 +254,33 @@ func (o *memoryObject) Commit(ids []limpet.Identity) (Pos, error) {
 		o.back()
 		return Pos{}, err
 	}
-	if o.turn == nil && len(ids) == 0 {
+	if o.turn == nil && len(ids) == 0 && len(kept) == 0 {
 		return o.d.last, nil
 	}
-	o.append(ids, o.turn != nil)
+	o.append(ids, kept, o.turn != nil)
 	o.turn = nil
 	return o.d.last, nil
 }
 
-func (o *memoryObject) Note(ids []limpet.Identity) (Pos, error) {
+func (o *memoryObject) Note(ids []limpet.Identity, kept ...Kept) (Pos, error) {
 	o.m.mu.Lock()
 	defer o.m.mu.Unlock()
 	if o.closed {
 		return Pos{}, errMemoryClosed
 	}
-	if len(ids) > 0 {
-		o.append(ids, false)
+	if o.m.fail != nil && len(kept) > 0 {
+		err := o.m.fail
+		o.m.fail = nil
+		return Pos{}, err
+	}
+	if len(ids) > 0 || len(kept) > 0 {
+		o.append(ids, kept, false)
 	}
 	return o.d.last, nil
 }
 
-func (o *memoryObject) append(ids []limpet.Identity, pages bool) {
-	o.m.log = append(o.m.log, memoryRecord{object: o.id, ids: slices.Clone(ids), pages: pages})
+func (o *memoryObject) append(ids []limpet.Identity, kept []Kept, pages bool) {
+	o.m.log = append(o.m.log, memoryRecord{object: o.id, ids: slices.Clone(ids), kept: slices.Clone(kept), pages: pages})
 	o.d.last, o.d.born = Pos{Term: 1, Index: uint64(len(o.m.log))}, true
 	if !o.m.held {
 		o.m.durable = uint64(len(o.m.log))

@@ -26,6 +26,17 @@ type Birth struct {
 	Named bool
 }
 
+// Kept is what a record says of one call: see store.Kept.
+type Kept struct {
+	Keyed     bool
+	ID        limpet.Identity
+	Claimed   bool
+	Print     [32]byte
+	ClaimedMS int64
+	Kind      uint8
+	Data      []byte
+}
+
 // Storage is what the host needs of the node's storage: internal/store, or the
 // memory implementation of hosttest. Every error is an *limpet.Error or wraps a
 // limpet.Code (CodeStorageFull, CodeStorageLost, CodeTooLarge); an error of a
@@ -71,16 +82,16 @@ type Object interface {
 	Transaction(fn func() error) error
 	// Dirty reports whether the turn has written anything.
 	Dirty() bool
-	// Commit appends the turn's writes and the identities as one record and
-	// returns its position, without waiting until it is durable. Without writes
-	// and identities it appends nothing and returns the last position; without
+	// Commit appends the turn's writes, the identities and what is to say of calls
+	// as one record and returns its position, without waiting until it is durable.
+	// With none of these it appends nothing and returns the last position; without
 	// writes the record has no pages. When it fails, nothing was appended and
 	// the turn's writes are taken back.
-	Commit(ids []limpet.Identity) (Pos, error)
-	// Note appends a record of identities alone, while a turn may be open, and
+	Commit(ids []limpet.Identity, kept ...Kept) (Pos, error)
+	// Note appends a record of identities and kept alone, while a turn may be open, and
 	// returns its position; without identities that is the last position. The
 	// turn is left as it is, also when Note fails.
-	Note(ids []limpet.Identity) (Pos, error)
+	Note(ids []limpet.Identity, kept ...Kept) (Pos, error)
 	// Rollback takes back the writes of the turn, also those of open
 	// transactions.
 	Rollback() error

@@ -108,6 +108,10 @@ func (inc *incarnation) conclude(ev *event, result any, failure *limpet.Error) *
 		inc.released(ev)
 		return nil
 	}
+	var keep []byte
+	if ev.ask != nil && ev.claim != nil {
+		keep = inc.keepable(ev, result, failure)
+	}
 	inc.storage.Lock()
 	if inc.txDepth > 0 {
 		inc.storage.Unlock()
@@ -116,7 +120,13 @@ func (inc *incarnation) conclude(ev *event, result any, failure *limpet.Error) *
 		return nil
 	}
 	if !inc.ended.Load() {
-		if err := inc.commit(ev.claim); err != nil {
+		var err error
+		if keep == nil {
+			err = inc.commit(ev.claim)
+		} else {
+			err = inc.commitKept(ev, keep)
+		}
+		if err != nil {
 			inc.storage.Unlock()
 			inc.reset(inc.storageReset(err))
 			inc.released(ev)
@@ -124,6 +134,9 @@ func (inc *incarnation) conclude(ev *event, result any, failure *limpet.Error) *
 		}
 	}
 	pos := inc.ledger.output(ev.claim)
+	if ev.told.After(pos) {
+		pos = ev.told
+	}
 	if ev.claim != nil {
 		inc.ledger.end(ev.claim)
 	}
