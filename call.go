@@ -106,6 +106,9 @@ type Codec interface {
 	// DecodeArgs decodes an argument list into the pointers; another number of
 	// arguments is CodeInvalidArgument naming both numbers.
 	DecodeArgs(e Encoded, into ...any) error
+	// With is the same codec with hooks for capabilities; without them a stub,
+	// function or stream is refused.
+	With(h CapabilityHooks) Codec
 	// Marshal encodes one value; Unmarshal decodes it into a pointer.
 	Marshal(v any) (Encoded, error)
 	Unmarshal(e Encoded, into any) error

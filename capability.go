@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"net/http"
+	"reflect"
 	"sync/atomic"
 )
 
@@ -34,6 +35,37 @@ func (k CapabilityKind) String() string {
 // MaxPath is how many names the path of a call or property read may have
 // (SPEC B25).
 const MaxPath = 64
+
+// MaxCapabilities is how many stubs, functions and streams one value may hold.
+const MaxCapabilities = 1000
+
+// CapabilityValue is what a Stub is to a Codec: no data, but a capability. For
+// limpet's own packages.
+type CapabilityValue interface{ isCapability() }
+
+// CapabilityHooks puts the capabilities of one value aside and back. For limpet's
+// own packages.
+type CapabilityHooks interface {
+	// ExportCapability takes up v, a function, a stub or an io.Reader, and says
+	// where in the list it stands.
+	ExportCapability(v reflect.Value) (kind CapabilityKind, index int, err error)
+	// ImportCapability makes a t of the capability at index: t is a function's
+	// type, a *Stub, io.Reader, io.ReadCloser, or any for whatever it is.
+	ImportCapability(kind CapabilityKind, index int, t reflect.Type) (reflect.Value, error)
+}
+
+// noImport and noExport are the hooks that are not called.
+type noImport struct{}
+
+func (noImport) ImportCapability(CapabilityKind, int, reflect.Type) (reflect.Value, error) {
+	return reflect.Value{}, Errorf(CodeInternal, "a capability was read while a value was written")
+}
+
+type noExport struct{}
+
+func (noExport) ExportCapability(reflect.Value) (CapabilityKind, int, error) {
+	return 0, 0, Errorf(CodeInternal, "a capability was written while a value was read")
+}
 
 // Parcel is a value with the capabilities that are in it. Whoever holds one must
 // Release it, or hand it on. For limpet's own packages.
@@ -94,6 +126,11 @@ type LocalCapability interface {
 	// Run is Call, except that a panic of the code called is the caller's. Call
 	// makes an error of it.
 	Run(ctx context.Context, c TargetCall) (Parcel, error)
+	// Disposes reports whether the last Release runs code: a target's Dispose.
+	Disposes() bool
+	// Dispose is Release, except that a panic of what runs is the caller's; with
+	// run false a target's Dispose does not run. A stream is closed.
+	Dispose(run bool)
 }
 
 // Exporter is an Origin whose object gives capabilities away. For limpet's own
@@ -107,6 +144,10 @@ type Exporter interface {
 	// reset error once the incarnation has ended. While a handle lives the object
 	// is not evicted for being idle (SPEC B40).
 	Export(c Capability) Capability
+	// Account puts on record and makes durable what must be before anybody hears
+	// that the object does something (SPEC H2), as Leave does, but does not give
+	// the object away.
+	Account(ctx context.Context) error
 	// Object is the Origin of what the object keeps beyond the running event.
 	Object() Origin
 	// Aside is ctx, which Leave returned, for code that is not the object's but
@@ -155,24 +196,58 @@ func (h *handle) Call(ctx context.Context, c TargetCall) (Parcel, error) {
 	return h.shared.core.Call(ctx, c)
 }
 
-// Run makes every handle a LocalCapability; see localRunner.
+// localCore is a core that runs code of this process.
+type localCore interface {
+	CapabilityCore
+	// run makes a call for the object o that the code belongs to, or nil. The
+	// error is what a Runner returns.
+	run(ctx context.Context, c TargetCall, o Origin) (Parcel, error)
+}
+
+var _ LocalCapability = (*handle)(nil)
+
+// Run makes every handle a LocalCapability.
 func (h *handle) Run(ctx context.Context, c TargetCall) (Parcel, error) {
 	if err := h.usable(ctx, c); err != nil {
 		c.Args.Release()
-		return Parcel{}, err
+		return Parcel{}, refuse(err)
 	}
-	if r, ok := h.shared.core.(localRunner); ok {
-		return r.Run(ctx, c)
+	if core, ok := h.shared.core.(localCore); ok {
+		return core.run(ctx, c, OriginOf(ctx, nil))
 	}
 	return h.shared.core.Call(ctx, c)
 }
 
-// localRunner is a core that runs code of this process.
-type localRunner interface {
-	Run(ctx context.Context, c TargetCall) (Parcel, error)
+// Disposes tells of a target's Dispose.
+func (h *handle) Disposes() bool {
+	t, ok := h.shared.core.(*targetCore)
+	return ok && t.disposes()
 }
 
-func (h *handle) usable(ctx context.Context, c TargetCall) error {
+// Dispose releases in its own way.
+func (h *handle) Dispose(run bool) {
+	if h.released.Swap(true) || h.shared.handles.Add(-1) > 0 {
+		return
+	}
+	t, ok := h.shared.core.(*targetCore)
+	switch {
+	case !ok:
+		h.shared.core.Disposed()
+	case run:
+		t.dispose()
+	}
+}
+
+// Released reports whether the handle was given back.
+func (h *handle) Released() bool { return h.released.Load() }
+
+// isReleased reports whether c is known to be given back.
+func isReleased(c Capability) bool {
+	r, ok := c.(interface{ Released() bool })
+	return ok && r.Released()
+}
+
+func (h *handle) usable(ctx context.Context, c TargetCall) *Error {
 	switch {
 	case h.released.Load():
 		return DisposedError()

@@ -14,17 +14,17 @@ import (
 // first whose type has something in it that limpet never carries, or nil.
 func (m *Method) uncarriable() *Error {
 	for i, t := range m.in {
-		if e := uncarriable(t, fmt.Sprintf("argument %d", i+1), "arguments"); e != nil {
+		if e := uncarriable(t, fmt.Sprintf("argument %d", i+1)); e != nil {
 			return e
 		}
 	}
 	if m.out != nil {
-		return uncarriable(m.out, "result", "results")
+		return uncarriable(m.out, "result")
 	}
 	return nil
 }
 
-func uncarriable(t reflect.Type, which, plural string) *Error {
+func uncarriable(t reflect.Type, which string) *Error {
 	path, bad := findUncarriable(t, map[reflect.Type]bool{})
 	if bad == nil {
 		return nil
@@ -34,7 +34,10 @@ func uncarriable(t reflect.Type, which, plural string) *Error {
 		where += fmt.Sprintf(" with the %v%s in it", bad, path)
 	}
 	if bad.Kind() == reflect.Func {
-		return Errorf(CodeNotSupported, "not supported: func %s; %s", plural, where)
+		return Errorf(CodeInvalidArgument, "%s; %s", where, wrongFunction(bad))
+	}
+	if bad.Kind() == reflect.Struct {
+		return Errorf(CodeInvalidArgument, "%s; a stub is carried as a *%v", where, bad)
 	}
 	return Errorf(CodeInvalidArgument, "%s, which limpet does not carry between caller and object (docs/VALUES.md)", where)
 }
@@ -49,8 +52,24 @@ func findUncarriable(t reflect.Type, seen map[reflect.Type]bool) (path string, b
 		return "", nil // an error is carried by its text
 	}
 	seen[t] = true
+	if t.Implements(capabilityValueType) && t.Kind() != reflect.Interface {
+		return "", nil // a *Stub
+	}
 	switch t.Kind() {
-	case reflect.Chan, reflect.Func, reflect.Complex64, reflect.Complex128, reflect.UnsafePointer, reflect.Uintptr:
+	case reflect.Func:
+		if wrongFunction(t) != "" {
+			return "", t
+		}
+		for i := 1; i < t.NumIn(); i++ {
+			if path, bad := findUncarriable(t.In(i), seen); bad != nil {
+				return path, bad
+			}
+		}
+		if t.NumOut() == 2 {
+			return findUncarriable(t.Out(0), seen)
+		}
+		return "", nil
+	case reflect.Chan, reflect.Complex64, reflect.Complex128, reflect.UnsafePointer, reflect.Uintptr:
 		return "", t
 	case reflect.Pointer, reflect.Slice, reflect.Array:
 		return findUncarriable(t.Elem(), seen)
@@ -60,6 +79,9 @@ func findUncarriable(t reflect.Type, seen map[reflect.Type]bool) (path string, b
 		}
 		return findUncarriable(t.Elem(), seen)
 	case reflect.Struct:
+		if reflect.PointerTo(t).Implements(capabilityValueType) {
+			return "", t
+		}
 		for i := range t.NumField() {
 			f := t.Field(i)
 			if !f.IsExported() && (!f.Anonymous || f.Type.Implements(textMarshalerType)) || leftOut(f) {

@@ -24,6 +24,7 @@ type Class struct {
 	handler       bool
 	handlerMarked bool
 	gated         bool
+	target        bool // the methods of a target (NewTarget)
 	hidden        map[string]bool
 	errs          []error
 }
@@ -137,6 +138,32 @@ func (h hiddenOption) applyClass(c *Class) {
 // ServeHTTP leaves the class without fetch.
 func Hidden(names ...string) ClassOption { return hiddenOption(names) }
 
+type getterOption []any
+
+func (g getterOption) applyClass(c *Class) {
+	for _, f := range g {
+		t := c.typ
+		name, err := markedMethod(t, f)
+		m := c.goNames[name]
+		switch {
+		case err != nil:
+			c.fail("Getter: %v", err)
+		case m == nil:
+			c.fail("Getter: %v has no callable method %s", t, name)
+		case len(m.in) > 0 || m.out == nil:
+			c.fail("Getter: method %s is no property: it must take a context.Context only and return a value and an error", name)
+		default:
+			m.Getter = true
+		}
+	}
+}
+
+// Getter makes properties of methods that take nothing and return a value, given
+// as method expressions such as (*Cart).Total: callers read them by Stub.Get, as
+// JavaScript callers read a getter (SPEC B24), and paths lead on into their
+// values. In Go they can be called as well.
+func Getter(methods ...any) ClassOption { return getterOption(methods) }
+
 // Err tells everything that is wrong with the class, or nil. The errors are
 // CodeInvalidArgument or CodeNotSupported and name the class and the offender.
 func (c *Class) Err() error { return errors.Join(c.errs...) }
@@ -225,10 +252,14 @@ type Method struct {
 	Name, GoName string
 	// Marked reports whether the author allowed a second run (Retryable).
 	Marked bool
+	// Getter reports whether it is a property, read by its name (Getter).
+	Getter bool
 
 	fn  reflect.Value // the method expression: receiver, context, arguments
 	in  []reflect.Type
 	out reflect.Type // nil: error only
+	// outHolds: the result may have capabilities in it.
+	outHolds bool
 }
 
 // signature is the argument types as a person reads them.
@@ -243,10 +274,47 @@ func (m *Method) signature() string {
 	return "(" + s + ")"
 }
 
-// call runs the method with encoded arguments.
-func (m *Method) call(ctx context.Context, receiver any, args Encoded, codec Codec) (Encoded, error) {
-	in := make([]reflect.Value, 2, 2+len(m.in))
-	in[0], in[1] = reflect.ValueOf(receiver), reflect.ValueOf(ctx)
+// call runs the method with encoded arguments, which it takes over, for the
+// object o, or nil. receiver is the zero Value for a function.
+func (m *Method) call(ctx context.Context, receiver reflect.Value, args Parcel, codec Codec, o Origin) (p Parcel, err error) {
+	err = m.run(ctx, receiver, args, codec, o, func(v any) (err error) {
+		if m.outHolds {
+			p, err = sendResult(codec, o, m.out, v)
+		} else {
+			p.Bytes, err = codec.Marshal(v)
+		}
+		return err
+	})
+	return p, err
+}
+
+// value is call, except that nothing has left the object yet: local says which
+// capabilities of the result run its code.
+func (m *Method) value(ctx context.Context, receiver reflect.Value, args Parcel, codec Codec) (p Parcel, local []bool, err error) {
+	err = m.run(ctx, receiver, args, codec, nil, func(v any) error {
+		s := &sender{codec: codec, result: true}
+		if w := wrapStream(m.out, v); w != nil {
+			v = w
+		}
+		e, err := codec.With(s).Marshal(v)
+		if err != nil {
+			s.drop()
+			return err
+		}
+		p, local = s.parcel(e), s.local
+		return nil
+	})
+	return p, local, err
+}
+
+// run decodes the arguments, calls and has the result encoded. What the
+// arguments hold is given back when the method has returned (SPEC B39).
+func (m *Method) run(ctx context.Context, receiver reflect.Value, args Parcel, codec Codec, o Origin, encode func(any) error) error {
+	in := make([]reflect.Value, 0, 2+len(m.in))
+	if receiver.IsValid() {
+		in = append(in, receiver)
+	}
+	in = append(in, reflect.ValueOf(&ctx).Elem())
 	var room [6]any
 	into := room[:0]
 	for _, t := range m.in {
@@ -254,25 +322,26 @@ func (m *Method) call(ctx context.Context, receiver any, args Encoded, codec Cod
 		into = append(into, p.Interface())
 		in = append(in, p.Elem())
 	}
-	if err := codec.DecodeArgs(args, into...); err != nil {
-		return nil, refuse(Errorf(CodeOf(err), "%s%s: %w", m.Name, m.signature(), err))
+	read := codec
+	if len(args.Caps) > 0 {
+		r := newReceiver(codec, o, args.Caps)
+		defer r.end()
+		read = codec.With(r)
+	}
+	if err := read.DecodeArgs(args.Bytes, into...); err != nil {
+		return refuse(Errorf(CodeOf(err), "%s%s: %w", m.Name, m.signature(), err))
 	}
 	out := m.fn.Call(in)
 	if err, _ := out[len(out)-1].Interface().(error); err != nil {
-		return nil, ownError(codec, err)
+		return ownError(codec, err)
 	}
 	if m.out == nil {
-		return nil, nil
+		return nil
 	}
-	return encodeResult(m.Name, codec, out[0].Interface())
-}
-
-func encodeResult(method string, codec Codec, v any) (Encoded, error) {
-	e, err := codec.Marshal(v)
-	if err != nil {
-		return nil, refuseResult(method, err)
+	if err := encode(out[0].Interface()); err != nil {
+		return refuseResult(m.Name, err)
 	}
-	return e, nil
+	return nil
 }
 
 // refuseResult is a result that can't be carried. It comes out of the object's
@@ -304,7 +373,7 @@ func (c *Class) readMethods() {
 		c.fail("the constructor must return a type of its own, not the interface %v", t)
 		return
 	}
-	c.handler = t.Implements(handlerType) && !c.hidden["ServeHTTP"]
+	c.handler = t.Implements(handlerType) && !c.hidden["ServeHTTP"] && !c.target
 	for i := range t.NumMethod() {
 		m := t.Method(i)
 		if (m.Name == "ServeHTTP" && c.handler) || c.hidden[m.Name] {
@@ -316,7 +385,11 @@ func (c *Class) readMethods() {
 			continue
 		}
 		js := jsName(m.Name)
-		if what, ok := reserved[js]; ok {
+		what, isReserved := reserved[js]
+		if c.target { // SPEC B20
+			isReserved = js == "dup" || js == "constructor"
+		}
+		if isReserved {
 			if js == "alarm" {
 				c.failCode(CodeNotSupported, "not supported: alarms (method %s is reserved for them)", m.Name)
 			} else {
@@ -335,6 +408,7 @@ func (c *Class) readMethods() {
 		if m.Type.NumOut() == 2 {
 			method.out = m.Type.Out(0)
 		}
+		method.outHolds = holdsCapabilities(method.out)
 		if err := method.uncarriable(); err != nil {
 			c.failCode(err.Code, "method %s: %v (limpet.Hidden(%q) keeps it off the callable ones)", m.Name, err, m.Name)
 			continue

@@ -21,6 +21,8 @@ type jsonCodec struct {
 	plain   int // types looked at
 }
 
+func (c *jsonCodec) With(limpet.CapabilityHooks) limpet.Codec { return c }
+
 func (c *jsonCodec) Plain(pointer any) bool {
 	c.mu.Lock()
 	c.plain++

@@ -48,15 +48,24 @@ func NamespaceOf[T any](r Resolver, binding string) (Namespace[T], error) {
 		return Namespace[T]{}, err
 	}
 	t := reflect.TypeFor[T]()
-	if b.Class != nil && t != b.Class.typ {
-		if t.Kind() != reflect.Interface {
-			return Namespace[T]{}, invalid("", "namespace %s: its class %s is a %v, not a %v", binding, b.Class.name, b.Class.typ, t)
-		}
-		if !b.Class.typ.Implements(t) {
-			return Namespace[T]{}, invalid("", "namespace %s: its class %s (%v) does not implement %v: %s", binding, b.Class.name, b.Class.typ, t, missing(b.Class.typ, t))
-		}
+	if err := fits(b, t); err != nil {
+		return Namespace[T]{}, err
 	}
 	return Namespace[T]{&namespace{binding: b, ids: newIDSpace(b.ClassIdentity), receiver: t}}, nil
+}
+
+// fits says why a namespace can't be taken as a t, or nil.
+func fits(b *Binding, t reflect.Type) error {
+	if b.Class == nil || t == b.Class.typ {
+		return nil
+	}
+	if t.Kind() != reflect.Interface {
+		return invalid("", "namespace %s: its class %s is a %v, not a %v", b.Name, b.Class.name, b.Class.typ, t)
+	}
+	if !b.Class.typ.Implements(t) {
+		return invalid("", "namespace %s: its class %s (%v) does not implement %v: %s", b.Name, b.Class.name, b.Class.typ, t, missing(b.Class.typ, t))
+	}
+	return nil
 }
 
 // missing says which method keeps t from being an i.
@@ -182,6 +191,9 @@ type methodRef struct {
 	// argsText and resultText: a plain one that has strings in it.
 	argsText, resultText bool
 	noResult             bool // the method returns an error only
+	// argsHold are the types of the arguments, if they may hold capabilities.
+	argsHold    []reflect.Type
+	resultHolds bool // so may the result
 }
 
 // methodOf finds the method that a method expression names. describe, called once

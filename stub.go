@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"reflect"
+	"slices"
 	"sync"
 	"sync/atomic"
 )
@@ -22,6 +23,7 @@ type stub struct {
 	policy   RetryPolicy
 	existing bool
 	err      error
+	received *received // nil for the stub of a namespace
 	broken   atomic.Pointer[Error]
 }
 
@@ -32,6 +34,8 @@ func newStub[T any](ns *namespace, id ID, err error, existing bool, opts []StubO
 	}
 	return &Stub[T]{stub{ns: ns, id: id, policy: policy, existing: existing, err: err}}
 }
+
+func (*Stub[T]) isCapability() {}
 
 // ID is the object's identity; zero if Err says that there is none.
 func (s *Stub[T]) ID() ID { return s.s.id }
@@ -60,46 +64,147 @@ func (s *Stub[T]) Err() error {
 }
 
 // Invoke calls a method by its JavaScript name. The result is a dynamic value
-// (nil for none); see the list at Undefined.
+// (nil for none); see the list at Undefined. Stubs and streams in it are the
+// caller's to close (docs/CAPABILITIES.md).
 func (s *Stub[T]) Invoke(ctx context.Context, method string, args ...any) (any, error) {
+	d, err := s.dynamic(ctx, method, nil, false, args)
+	if err != nil {
+		return nil, err
+	}
+	return s.dynamicResult(ctx, d)
+}
+
+// Get reads a property by the JavaScript names that lead to it: a getter of the
+// object's class (Getter), and behind that the members of its value (SPEC B24,
+// B25). A method read as a property is a *Stub[any] of that method; see Apply.
+// Reads are retried like calls (SPEC E57); Get takes 1 to 64 names.
+func (s *Stub[T]) Get(ctx context.Context, path ...string) (any, error) {
+	if len(path) == 0 {
+		return nil, invalid("TypeError", "Get takes the name of a property")
+	}
+	d, err := s.dynamic(ctx, path[0], path[1:], true, nil)
+	if err != nil {
+		return nil, err
+	}
+	return s.dynamicResult(ctx, d)
+}
+
+// Apply calls a stub that is a function: one that was received as a *Stub, or a
+// method that was read as a property.
+func (s *Stub[T]) Apply(ctx context.Context, args ...any) (any, error) {
 	if err := s.ready(ctx); err != nil {
 		return nil, err
 	}
+	if s.s.received == nil {
+		return nil, errNoFunction().With(func(e *Error) { e.Delivery, e.Remote = DeliveryNone, false })
+	}
+	var out any
+	if err := s.s.received.apply(ctx, nil, args, &out); err != nil {
+		return nil, s.s.note(err)
+	}
+	return out, nil
+}
+
+// dynamic makes a call by name. Whoever makes it releases the arguments in the end.
+func (s *Stub[T]) dynamic(ctx context.Context, method string, path []string, property bool, args []any) (*dynamicCall, error) {
+	if err := s.ready(ctx); err != nil {
+		return nil, err
+	}
+	switch {
+	case len(path)+1 > MaxPath:
+		return nil, errTooDeep()
+	case method == "" && s.s.received != nil:
+		e := NoMethodError("")
+		e.Delivery, e.Remote = DeliveryNone, false
+		return nil, e
+	}
+	d := &dynamicCall{}
+	s.s.fill(&d.CallSpec, KindMethod, method)
+	d.Runner = d
+	if d.Property = property; property {
+		if len(path) > 0 {
+			d.Path = slices.Clone(path)
+		}
+		return d, nil
+	}
 	codec := s.s.ns.binding.Codec
-	enc, err := codec.Args(args...)
+	var err error
+	if slices.ContainsFunc(args, func(a any) bool { return !isData(a) }) {
+		var what string
+		if d.args, what, err = sendArgs(codec, OriginOf(ctx, s.s.ns.binding), nil, args); what != "" {
+			d.Unretryable = unretryableArgs(what)
+		}
+	} else {
+		d.args.Bytes, err = codec.Args(args...)
+	}
 	if err != nil {
 		return nil, failed(Errorf(CodeOf(err), "call of %s: %w", method, err))
 	}
-	out, err := s.InvokeEncoded(ctx, method, enc)
-	if err != nil || out == nil {
+	return d, nil
+}
+
+// unretryableArgs says why a call is not retried (SPEC G11).
+func unretryableArgs(what string) string { return "its arguments hold " + what }
+
+// dynamicResult makes the call and decodes its result.
+func (s *Stub[T]) dynamicResult(ctx context.Context, d *dynamicCall) (any, error) {
+	p, err := s.parcel(ctx, d)
+	if err != nil || len(p.Bytes) == 0 {
 		return nil, err
 	}
 	var v any
-	if err := codec.Unmarshal(out, &v); err != nil {
-		return nil, undecodable(method, err)
+	if err := receive(s.s.ns.binding.Codec, OriginOf(ctx, s.s.ns.binding), p, &v); err != nil {
+		return nil, undecodable(d.Method, err)
 	}
 	return v, nil
 }
 
-// InvokeEncoded is Invoke with arguments and result in limpet's format. No result
-// is nil. args must not be changed afterwards: an attempt may still read them
-// when InvokeEncoded has returned. For limpet's own packages.
-func (s *Stub[T]) InvokeEncoded(ctx context.Context, method string, args Encoded) (Encoded, error) {
-	if err := s.ready(ctx); err != nil {
-		return nil, err
+// parcel makes the call and releases its arguments.
+func (s *Stub[T]) parcel(ctx context.Context, d *dynamicCall) (Parcel, error) {
+	out, err := s.s.call(ctx, &d.CallSpec)
+	d.args.Release()
+	if err != nil {
+		return Parcel{}, err
 	}
-	c := &dynamicCall{args: Parcel{Bytes: args}}
-	s.s.fill(&c.CallSpec, KindMethod, method)
-	c.Runner = c
-	out, err := s.s.call(ctx, &c.CallSpec)
-	if err != nil || out == nil {
-		return nil, err
-	}
-	e, ok := out.(Encoded)
+	p, ok := parcelOf(out)
 	if !ok {
-		return nil, undecodable(method, Errorf(CodeInternal, "unexpected %T", out))
+		return Parcel{}, undecodable(d.Method, Errorf(CodeInternal, "unexpected %T", out))
 	}
-	return e, nil
+	return p, nil
+}
+
+// InvokeParcel is Invoke with arguments, which it takes over, and result in
+// limpet's format; the result is the caller's to release. The bytes of args must
+// not be changed afterwards: an attempt may still read them when InvokeParcel has
+// returned. For limpet's own packages.
+func (s *Stub[T]) InvokeParcel(ctx context.Context, method string, args Parcel) (Parcel, error) {
+	if err := s.ready(ctx); err != nil {
+		args.Release()
+		return Parcel{}, err
+	}
+	d := &dynamicCall{args: args}
+	s.s.fill(&d.CallSpec, KindMethod, method)
+	if len(args.Caps) > 0 {
+		d.Unretryable = unretryableArgs("a " + args.Caps[0].Kind().String())
+	}
+	d.Runner = d
+	return s.parcel(ctx, d)
+}
+
+// InvokeEncoded is InvokeParcel without capabilities: a result that holds any is
+// given back, and refused as CodeNotSupported. No result is nil. For limpet's own
+// packages.
+func (s *Stub[T]) InvokeEncoded(ctx context.Context, method string, args Encoded) (Encoded, error) {
+	p, err := s.InvokeParcel(ctx, method, Parcel{Bytes: args})
+	if err != nil || len(p.Bytes) == 0 {
+		return nil, err
+	}
+	if len(p.Caps) > 0 {
+		what := p.Caps[0].Kind()
+		p.Release()
+		return nil, Errorf(CodeNotSupported, "result of %s: it holds a %v, which is no data", method, what).With(func(e *Error) { e.Delivery = DeliveryReceived })
+	}
+	return p.Bytes, nil
 }
 
 // ready refuses a call that can't even be tried. The error is an *Error.
@@ -107,10 +212,78 @@ func (s *Stub[T]) ready(ctx context.Context) error {
 	if err := s.Err(); err != nil {
 		return unusable(err)
 	}
+	if s.s.received != nil && isReleased(s.s.received.c) {
+		return DisposedError()
+	}
 	if ctx == nil {
 		return invalid("", "the context of a call is nil")
 	}
 	return nil
+}
+
+// Dup is another handle to the same thing, with a Close of its own: for a stub
+// that was received in a call, which is closed when the call returns, to keep it
+// longer (SPEC B37, B39). The stub of a namespace is its own Dup.
+func (s *Stub[T]) Dup() *Stub[T] {
+	if s == nil || s.s.received == nil {
+		return s
+	}
+	r := s.s.received
+	d := newReceived(r.c.Dup(), r.binding.Origin, r.binding.Codec)
+	d.local = r.local
+	return stubOf[T](d)
+}
+
+// Close gives a received stub, or that of a target, back: its calls fail with
+// CodeDisposed from now on (SPEC B36, C42). The last handle's Close ends the
+// thing: a target's Dispose runs. Closing twice, and closing the stub of a
+// namespace, is harmless.
+func (s *Stub[T]) Close() {
+	if s != nil && s.s.received != nil {
+		s.s.received.c.Release()
+	}
+}
+
+// As is a stub as that of a T, for typed calls: T is a type of the receiver's,
+// or an interface with its methods. It is the same handle: closing one closes
+// both. A T that the class of a namespace's stub does not fit is an error of the
+// new stub, as of NamespaceOf; of a received stub nobody can tell, and calls of
+// methods that it does not have fail with CodeUnknownMethod.
+func As[T any](s *Stub[any]) *Stub[T] {
+	t := new(Stub[T])
+	if err := s.Err(); err != nil {
+		t.s.ns, t.s.err = &namespace{binding: &Binding{}}, err
+		return t
+	}
+	t.s.ns = &namespace{binding: s.s.ns.binding, ids: s.s.ns.ids, jurisdiction: s.s.ns.jurisdiction, receiver: reflect.TypeFor[T]()}
+	t.s.id, t.s.policy, t.s.existing, t.s.received = s.s.id, s.s.policy, s.s.existing, s.s.received
+	if s.s.received == nil {
+		t.s.err = fits(t.s.ns.binding, t.s.ns.receiver)
+	}
+	return t
+}
+
+// send is the stub in a value that is sent.
+func (s *Stub[T]) send(to *sender) (c Capability, local bool, err error) {
+	if err := s.Err(); err != nil {
+		return nil, false, err
+	}
+	r := s.s.received
+	if r == nil {
+		b := *s.s.ns.binding
+		b.Origin = nil // calls are made by who holds it then
+		return NewCapability(&stubCore{binding: b, id: s.s.id, existing: s.s.existing}), false, nil
+	}
+	if isReleased(r.c) {
+		return nil, false, DisposedError()
+	}
+	if l, ok := r.binding.Codec.(*lateCodec); ok {
+		l.t.codec.CompareAndSwap(nil, &to.codec)
+	}
+	if to.result {
+		to.given = append(to.given, r)
+	}
+	return r.c.Dup(), r.local, nil
 }
 
 // Fetch sends a request to the object's http.Handler and follows redirects on
@@ -139,7 +312,7 @@ func (s *Stub[T]) fetch(req *http.Request, follow bool) (*http.Response, error) 
 		return nil, invalid("", "the request of a fetch is nil")
 	}
 	err := s.Err()
-	if err == nil && (req.URL == nil || !received(req) && (req.URL.Scheme == "" || req.URL.Host == "")) {
+	if err == nil && (req.URL == nil || !served(req) && (req.URL.Scheme == "" || req.URL.Host == "")) {
 		err = invalid("TypeError", "Invalid URL: %.200q: must be absolute, as in http://object/path", req.URL)
 	}
 	if err != nil {
@@ -163,9 +336,9 @@ func (s *Stub[T]) fetch(req *http.Request, follow bool) (*http.Response, error) 
 	return resp, nil
 }
 
-// received reports whether a server received req, so that Host and TLS say what
+// served reports whether a server received req, so that Host and TLS say what
 // its URL lacks.
-func received(req *http.Request) bool {
+func served(req *http.Request) bool {
 	return req.RequestURI != "" && req.Host != ""
 }
 
@@ -229,21 +402,26 @@ type dynamicCall struct {
 }
 
 func (c *dynamicCall) Run(ctx context.Context, receiver any) (any, error) {
-	if c.Binding.Class == nil {
+	class, codec := c.Binding.Class, c.Binding.Codec
+	if class == nil {
 		return nil, refuse(Errorf(CodeInternal, "call of %.200q: the class of namespace %s is not here", c.Method, c.Binding.Name))
 	}
-	m := c.Binding.Class.Method(c.Method)
-	if m == nil {
-		return nil, refuse(c.Binding.Class.UnknownMethod(c.Object, c.Method))
+	args := Parcel{Bytes: c.args.Bytes}
+	if len(c.args.Caps) > 0 {
+		args.Caps = dupAll(c.args.Caps)
 	}
-	if c.Property || len(c.Path) > 0 || len(c.args.Caps) > 0 {
-		return nil, refuse(Errorf(CodeNotSupported, "not supported: property reads, paths, and stubs, functions and streams as arguments (%s)", c.Method))
+	var p Parcel
+	var err error
+	if m := class.Method(c.Method); m != nil && !c.Property && len(c.Path) == 0 {
+		p, err = m.call(ctx, reflect.ValueOf(receiver), args, codec, OriginOf(ctx, nil))
+	} else {
+		t := TargetCall{Path: append([]string{c.Method}, c.Path...), Property: c.Property, Args: args}
+		p, err = class.serve(ctx, receiver, t, codec, OriginOf(ctx, nil))
 	}
-	out, err := m.call(ctx, receiver, c.args.Bytes, c.Binding.Codec)
-	if err != nil || out == nil {
+	if err != nil {
 		return nil, err
 	}
-	return out, nil
+	return p.result(), nil
 }
 
 func (c *dynamicCall) Args() (Encoded, error)     { return c.args.Bytes, nil }
@@ -270,7 +448,8 @@ type typedCall[T, R, P any, A interface {
 	args   P
 	size   int // see Size
 	encode sync.Once
-	enc    Encoded // the arguments: at once if they are not plain, else when asked for
+	enc    Encoded      // the arguments: at once if they are not plain, else when asked for
+	caps   []Capability // those in enc
 	encErr error
 }
 
@@ -282,7 +461,13 @@ func (c *typedCall[T, R, P, A]) Run(ctx context.Context, receiver any) (any, err
 	args := A(&c.args) // only read: apply passes them by value
 	if !c.ref.argsPlain {
 		args = new(P) // arguments of its own for each attempt
-		if err := c.Binding.Codec.DecodeArgs(c.enc, args.pointers(nil)...); err != nil {
+		codec := c.Binding.Codec
+		if len(c.caps) > 0 {
+			r := newReceiver(codec, OriginOf(ctx, nil), dupAll(c.caps))
+			defer r.end()
+			codec = codec.With(r)
+		}
+		if err := codec.DecodeArgs(c.enc, args.pointers(nil)...); err != nil {
 			return nil, refuse(Errorf(CodeOf(err), "%s: %w", c.Method, err))
 		}
 	}
@@ -300,12 +485,16 @@ func (c *typedCall[T, R, P, A]) Run(ctx context.Context, receiver any) (any, err
 		}
 		return r, nil
 	}
-	// Not "return encodeResult(…)": a nil Encoded in an interface is not nil.
-	enc, err := encodeResult(c.Method, c.Binding.Codec, r)
-	if err != nil {
-		return nil, err
+	var p Parcel
+	if c.ref.resultHolds {
+		p, err = sendResult(c.Binding.Codec, OriginOf(ctx, nil), reflect.TypeFor[R](), r)
+	} else {
+		p.Bytes, err = c.Binding.Codec.Marshal(r)
 	}
-	return enc, nil
+	if err != nil {
+		return nil, refuseResult(c.Method, err)
+	}
+	return p.result(), nil
 }
 
 func (c *typedCall[T, R, P, A]) Args() (Encoded, error) {
@@ -315,9 +504,20 @@ func (c *typedCall[T, R, P, A]) Args() (Encoded, error) {
 	return c.enc, c.encErr
 }
 
-func (c *typedCall[T, R, P, A]) Capabilities() []Capability { return nil }
+func (c *typedCall[T, R, P, A]) Capabilities() []Capability { return c.caps }
 
 func (c *typedCall[T, R, P, A]) Size() int { return c.size }
+
+// send encodes arguments that may hold capabilities.
+func (c *typedCall[T, R, P, A]) send(ctx context.Context) {
+	c.encode.Do(func() {
+		p, what, err := sendArgs(c.Binding.Codec, OriginOf(ctx, c.Binding), c.ref.argsHold, A(&c.args).values(nil))
+		c.enc, c.caps, c.encErr = p.Bytes, p.Caps, err
+		if what != "" {
+			c.Unretryable = unretryableArgs(what)
+		}
+	})
+}
 
 // measure is the bytes of the arguments: encoded, or as they are held.
 func (c *typedCall[T, R, P, A]) measure() (int, error) {
@@ -379,25 +579,32 @@ func invoke[T, R, P any, A interface {
 	c := &typedCall[T, R, P, A]{ref: ref, method: method, args: args}
 	s.s.fill(&c.CallSpec, KindMethod, ref.name)
 	c.Runner = c
+	if ref.argsHold != nil {
+		c.send(ctx)
+	}
 	if c.size, err = c.measure(); err != nil {
+		Parcel{Caps: c.caps}.Release()
 		return r, failed(Errorf(CodeOf(err), "call of %s: %w", ref.name, err))
 	}
 	out, err := s.s.call(ctx, &c.CallSpec)
+	if len(c.caps) > 0 {
+		Parcel{Caps: c.caps}.Release()
+	}
 	if err != nil || out == nil || ref.noResult {
 		return r, err
 	}
 	if v, ok := out.(R); ok && ref.resultPlain {
 		return v, nil
 	}
-	e, ok := out.(Encoded)
+	p, ok := parcelOf(out)
 	if !ok {
 		return r, undecodable(ref.name, Errorf(CodeInternal, "unexpected %T", out))
 	}
-	if len(e) == 0 {
+	if len(p.Bytes) == 0 {
 		return r, nil
 	}
 	v := new(R) // a pointer to r would put r on the heap for every call
-	if err := s.s.ns.binding.Codec.Unmarshal(e, v); err != nil {
+	if err := receive(s.s.ns.binding.Codec, OriginOf(ctx, s.s.ns.binding), p, v); err != nil {
 		return r, undecodable(ref.name, err)
 	}
 	return *v, nil
@@ -409,11 +616,17 @@ func describe[T, R, P any, A interface {
 	typedArgs[T, R]
 }](ref *methodRef, codec Codec) {
 	ref.argsPlain = true
+	var types []reflect.Type
 	for _, p := range A(new(P)).pointers(nil) {
 		ref.argsPlain = ref.argsPlain && codec.Plain(p)
+		types = append(types, reflect.TypeOf(p).Elem())
+	}
+	if anyHolds(types) {
+		ref.argsHold = types
 	}
 	_, ref.noResult = any(new(R)).(*none)
 	ref.resultPlain = !ref.noResult && codec.Plain(new(R))
+	ref.resultHolds = !ref.noResult && !ref.resultPlain && holdsCapabilities(reflect.TypeFor[R]())
 	ref.argsText, ref.resultText = holdsText(reflect.TypeFor[P]()), holdsText(reflect.TypeFor[R]())
 }
 

@@ -146,7 +146,11 @@ func (c callee) Call(ctx context.Context, h *wire.Call, args limpet.Encoded) (li
 	if err != nil || out == nil {
 		return nil, err
 	}
-	return out.(limpet.Encoded), nil // what EncodedCall's Runner returns
+	if p, ok := out.(limpet.Parcel); ok {
+		p.Release()
+		return nil, limpet.Errorf(limpet.CodeNotSupported, "not supported: stubs, functions and streams over a connection").With(func(e *limpet.Error) { e.Delivery = limpet.DeliveryReceived })
+	}
+	return out.(limpet.Encoded), nil // what EncodedCall's Runner returns otherwise
 }
 
 // Fetch runs an http.Handler.

@@ -122,6 +122,7 @@ func (e *Engine) Call(ctx context.Context, c *limpet.CallSpec) (any, error) {
 	}
 	v, err := e.call(out, c)
 	if gone := o.Return(out); gone != nil {
+		releaseValue(v)
 		return nil, notReturned(gone, err)
 	}
 	return v, err

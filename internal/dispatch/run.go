@@ -396,6 +396,7 @@ func (r *run) launch(j job) {
 		case f.results <- res:
 		case <-ctx.Done():
 			discard(res.resp)
+			releaseValue(res.value)
 			release(cancel)
 		}
 	}) { // the engine was closed: wait will say so
@@ -617,4 +618,11 @@ func (b boundBody) Close() error {
 type boundConn struct {
 	boundBody
 	io.Writer
+}
+
+// releaseValue gives up a result that nobody takes.
+func releaseValue(v any) {
+	if p, ok := v.(limpet.Parcel); ok {
+		p.Release()
+	}
 }

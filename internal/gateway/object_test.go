@@ -229,7 +229,8 @@ func (s *stream) Write(b []byte) (int, error) {
 // codec is package value behind limpet.Codec.
 type codec struct{}
 
-func (codec) Plain(any) bool { return false }
+func (codec) Plain(any) bool                             { return false }
+func (codec) With(h limpet.CapabilityHooks) limpet.Codec { return value.Codec{}.With(h) }
 func (codec) Args(args ...any) (limpet.Encoded, error) {
 	b, err := value.AppendArgs(nil, args...)
 	return b, coded(err)

@@ -162,6 +162,8 @@ func eventOf(ctx context.Context) *event {
 		return o
 	case *awaiting:
 		return o.ev
+	case *passing:
+		return o.ev
 	}
 	return nil
 }

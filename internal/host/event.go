@@ -2,7 +2,9 @@ package host
 
 import (
 	"context"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/limpet-dev/limpet"
@@ -18,9 +20,10 @@ const (
 	eventConstruct
 	eventWaitUntil
 	eventInquiry // somebody asks for the outcome of a call
+	eventCallback
 )
 
-var eventNames = [...]string{"method", "fetch", "constructor", "WaitUntil", "question for an outcome"}
+var eventNames = [...]string{"method", "fetch", "constructor", "WaitUntil", "question for an outcome", "callback"}
 
 func (k eventKind) String() string { return eventNames[k] }
 
@@ -36,6 +39,9 @@ type event struct {
 	attempt dispatch.Attempt            // eventMethod, eventFetch
 	fn      func(context.Context) error // eventWaitUntil
 	writer  *responseWriter             // eventFetch
+	export  *export                     // eventCallback
+	call    limpet.TargetCall           // eventCallback
+	began   atomic.Bool                 // eventCallback: call.Args were taken
 
 	// Under inc.mu.
 	started bool            // was granted the turn for the first time
@@ -128,6 +134,9 @@ func chain(e *entry) string {
 func (ev *event) name() string {
 	if ev.kind == eventMethod {
 		return ev.attempt.Call.Method
+	}
+	if ev.kind == eventCallback && len(ev.call.Path) > 0 {
+		return ev.kind.String() + "." + strings.Join(ev.call.Path, ".")
 	}
 	return ev.kind.String()
 }

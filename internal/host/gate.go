@@ -57,6 +57,7 @@ type entry struct {
 	next     *entry
 	parent   *entry // the event that made this call, perhaps of another object; nil from outside
 	depth    int    // how many parents it has
+	within   *event // callback: the event that gave it away
 	ev       *event
 }
 
@@ -371,7 +372,13 @@ func (g *gate) apply(now int64, in inputKind, e *entry, n int) outcome {
 // outside reports whether e is a call that comes from no handler of this
 // process: what draining refuses. Calls out of handlers are still taken, so that
 // calls which were claimed before the drain can end.
-func (e *entry) outside() bool { return !e.internal && e.parent == nil }
+// So are callbacks while the event that gave them away runs: it may wait for them.
+func (e *entry) outside() bool {
+	return !e.internal && e.parent == nil && (e.within == nil || !e.within.entry.begun())
+}
+
+// begun reports whether e runs.
+func (e *entry) begun() bool { return e.state == holding || e.state == away || e.state == wanting }
 
 // descends reports whether a call chain leads from e back to its ancestor a.
 func descends(e, a *entry) bool {

@@ -336,6 +336,7 @@ func (h *Host) deliver(ctx context.Context, ev *event) error {
 		if err != nil {
 			return err
 		}
+		inc.learn(call.Object)
 		if delivered, err := inc.deliver(ctx, ev, ctor); delivered || err != nil {
 			return err
 		}
@@ -347,7 +348,6 @@ func (h *Host) deliver(ctx context.Context, ev *event) error {
 func (inc *incarnation) deliver(ctx context.Context, ev, ctor *event) (delivered bool, err error) {
 	h := inc.host
 	ev.inc = inc
-	inc.learn(ev.attempt.Call.Object)
 	inc.mu.Lock()
 	if ctor != nil {
 		// Under the lock: the constructor can't fail before ev is queued, so that
@@ -415,6 +415,7 @@ func (inc *incarnation) deliver(ctx context.Context, ev, ctor *event) (delivered
 // because its caller did: what counts is that nobody waits any more (SPEC E34).
 func (inc *incarnation) answered(ctx context.Context, ev *event) (delivered bool, err error) {
 	if ctx.Err() != nil && (ev.err == nil || ev.err.Remote) {
+		releaseResult(ev.result)
 		return false, canceled(ctx, inc.id, limpet.DeliveryReceived)
 	}
 	return true, nil
@@ -460,10 +461,14 @@ func (inc *incarnation) abandon(ctx context.Context, ev *event) {
 func (h *Host) collect(ctx context.Context, ev *event) (any, error) {
 	if !ev.pos.IsZero() {
 		size := callBytes
-		if e, ok := ev.result.(limpet.Encoded); ok {
-			size += len(e)
+		switch v := ev.result.(type) {
+		case limpet.Encoded:
+			size += len(v)
+		case limpet.Parcel:
+			size += len(v.Bytes)
 		}
 		if err := ev.inc.waitDurable(ctx, ev.pos, size); err != nil {
+			releaseResult(ev.result)
 			return nil, waitError(ctx, ev.inc.id, err, limpet.DeliveryReceived)
 		}
 	}

@@ -39,7 +39,8 @@ type incarnation struct {
 	durable  Pos   // known to be durable
 	lastUsed int64 // coarse time of the last event's end
 	blocked  limpet.Timer
-	quiet    chan struct{} // closed once nothing runs or waits; nil if nobody waits for that
+	exports  map[*export]struct{} // what was given away and is held
+	quiet    chan struct{}        // closed once nothing runs or waits; nil if nobody waits for that
 }
 
 // newIncarnation makes the next life of an object; load must be called. prev is
@@ -121,11 +122,13 @@ func (inc *incarnation) handle(ev *event) (any, *limpet.Error) {
 		return nil, inc.serve(ev)
 	case eventInquiry:
 		return inc.inquire(ev)
+	case eventCallback:
+		return ev.export.run(ev)
 	}
 
 	call := ev.attempt.Call
 	m := inc.class.Method(call.Method)
-	if err := inc.claim(ev, m != nil && m.Marked); err != nil {
+	if err := inc.claim(ev, mayRepeat(m, call)); err != nil {
 		return nil, err
 	}
 	if m == nil { // a missing handler has claimed nevertheless (SPEC F11)
@@ -140,6 +143,18 @@ func (inc *incarnation) handle(ev *event) (any, *limpet.Error) {
 		return nil, limpet.MethodError(inc.id, err)
 	}
 	return result, nil
+}
+
+// mayRepeat reports whether a call may run again: its method is marked, or it
+// reads a method, which runs nothing. What a path leads to is not the method.
+func mayRepeat(m *limpet.Method, c *limpet.CallSpec) bool {
+	switch {
+	case m == nil:
+		return false
+	case !c.Property:
+		return m.Marked && len(c.Path) == 0
+	}
+	return m.Marked || !m.Getter
 }
 
 // construct runs the class's constructor. It blocks concurrency, so that it may
@@ -327,6 +342,7 @@ func (inc *incarnation) end(running, waiting *limpet.Error) bool {
 	}
 	inc.quietLocked()
 	inc.mu.Unlock()
+	inc.dropExports()
 	inc.gone()
 	return true
 }
@@ -366,7 +382,8 @@ func (inc *incarnation) letGo() {
 	}
 }
 
-// evict ends the incarnation if it has nothing to do and, for idle > 0, had
+// evict ends the incarnation if it has nothing to do, nobody holds what it gave
+// away (SPEC B40), and, for idle > 0, had
 // nothing for that long (SPEC H60).
 func (inc *incarnation) evict(now, idle int64) bool {
 	inc.mu.Lock()
@@ -374,7 +391,7 @@ func (inc *incarnation) evict(now, idle int64) bool {
 		inc.mu.Unlock()
 		return false
 	}
-	if inc.gate.ended || inc.gate.step(0, inEvict, nil, 0).verdict != accepted {
+	if len(inc.exports) > 0 || inc.gate.ended || inc.gate.step(0, inEvict, nil, 0).verdict != accepted {
 		inc.mu.Unlock()
 		return false
 	}

@@ -106,6 +106,7 @@ func (inc *incarnation) released(ev *event) {
 func (inc *incarnation) conclude(ev *event, result any, failure *limpet.Error) *event {
 	if err := inc.take(ev, inConclude); err != nil { // goroutines of the handler may be away still
 		inc.released(ev)
+		releaseResult(result)
 		return nil
 	}
 	var keep []byte
@@ -117,6 +118,7 @@ func (inc *incarnation) conclude(ev *event, result any, failure *limpet.Error) *
 		inc.storage.Unlock()
 		inc.reset(inc.resetError(nil, "The handler returned while a State.Transaction of it was open, and the object was reset."))
 		inc.released(ev)
+		releaseResult(result)
 		return nil
 	}
 	if !inc.ended.Load() {
@@ -130,6 +132,7 @@ func (inc *incarnation) conclude(ev *event, result any, failure *limpet.Error) *
 			inc.storage.Unlock()
 			inc.reset(inc.storageReset(err))
 			inc.released(ev)
+			releaseResult(result)
 			return nil
 		}
 	}
@@ -145,6 +148,7 @@ func (inc *incarnation) conclude(ev *event, result any, failure *limpet.Error) *
 		inc.mu.Unlock()
 		inc.storage.Unlock()
 		inc.released(ev)
+		releaseResult(result)
 		return nil
 	}
 	if ev.rejected || !pos.After(inc.durable) {
@@ -152,8 +156,8 @@ func (inc *incarnation) conclude(ev *event, result any, failure *limpet.Error) *
 	}
 	if ev.writer != nil {
 		ev.writer.concluded(failure, pos)
-	} else {
-		ev.settle(result, failure, pos)
+	} else if ev.settle(result, failure, pos) {
+		result = nil // its caller takes it
 	}
 	ev.concluded = true
 	for _, a := range ev.after {
@@ -167,6 +171,7 @@ func (inc *incarnation) conclude(ev *event, result any, failure *limpet.Error) *
 	if ev.claim != nil || ev.limit != nil {
 		inc.released(ev)
 	}
+	releaseResult(result)
 	return next
 }
 

@@ -25,6 +25,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // jsonCodec is enough of a codec for tests.
 type jsonCodec struct{}
 
+func (c jsonCodec) With(limpet.CapabilityHooks) limpet.Codec { return c }
+
 func (jsonCodec) Plain(p any) bool {
 	switch reflect.TypeOf(p).Elem().Kind() {
 	case reflect.Int, reflect.String, reflect.Bool, reflect.Struct:

@@ -8,9 +8,12 @@ import (
 )
 
 // Codec is this package as the root package sees it: a limpet.Codec.
-type Codec struct{}
+type Codec struct{ hooks limpet.CapabilityHooks }
 
 var _ limpet.Codec = Codec{}
+
+// With is the codec with hooks.
+func (Codec) With(h limpet.CapabilityHooks) limpet.Codec { return Codec{hooks: h} }
 
 // Plain reports whether values may be handed over by assignment.
 func (Codec) Plain(pointerToType any) bool {
@@ -18,24 +21,28 @@ func (Codec) Plain(pointerToType any) bool {
 }
 
 // Args encodes an argument list.
-func (Codec) Args(args ...any) (limpet.Encoded, error) {
-	b, err := AppendArgs(nil, args...)
+func (c Codec) Args(args ...any) (limpet.Encoded, error) {
+	b, err := c.options().AppendArgs(nil, args...)
 	return b, coded(err)
 }
 
 // DecodeArgs decodes an argument list into pointers.
-func (Codec) DecodeArgs(e limpet.Encoded, into ...any) error {
-	return coded(DecodeArgs(e, into...))
+func (c Codec) DecodeArgs(e limpet.Encoded, into ...any) error {
+	return coded(c.options().DecodeArgs(e, into...))
 }
 
 // Marshal encodes one value.
-func (Codec) Marshal(v any) (limpet.Encoded, error) {
-	b, err := Marshal(v)
+func (c Codec) Marshal(v any) (limpet.Encoded, error) {
+	b, err := c.options().Append(nil, v)
 	return b, coded(err)
 }
 
 // Unmarshal decodes one value.
-func (Codec) Unmarshal(e limpet.Encoded, into any) error { return coded(Unmarshal(e, into)) }
+func (c Codec) Unmarshal(e limpet.Encoded, into any) error {
+	return coded(c.options().Unmarshal(e, into))
+}
+
+func (c Codec) options() Options { return Options{Hooks: c.hooks} }
 
 // coded gives an error of this package its code.
 func coded(err error) error {
@@ -44,6 +51,10 @@ func coded(err error) error {
 		return nil
 	case errors.Is(err, ErrTooLarge):
 		return limpet.Errorf(limpet.CodeTooLarge, "%w", err)
+	case errors.Is(err, ErrCapability):
+		return limpet.Errorf(limpet.CodeNotSupported, "%w", err)
+	case errors.Is(err, limpet.CodeDisposed):
+		return limpet.Errorf(limpet.CodeDisposed, "%w", err)
 	default:
 		return limpet.Errorf(limpet.CodeInvalidArgument, "%w", err)
 	}

@@ -11,6 +11,7 @@ import (
 type decoder struct {
 	r      Reader
 	strict bool
+	hooks  limpet.CapabilityHooks
 	shared map[sharedKey]reflect.Value
 	spare  []*Token
 }
@@ -44,7 +45,7 @@ var decoders = sync.Pool{New: func() any { return new(decoder) }}
 
 func newDecoder(b []byte, o Options) (*decoder, error) {
 	d := decoders.Get().(*decoder)
-	d.strict = o.Strict
+	d.strict, d.hooks = o.Strict, o.Hooks
 	if err := d.r.init(b, o); err != nil {
 		d.free()
 		return nil, err
@@ -58,7 +59,7 @@ func (d *decoder) free() {
 	if cap(d.r.defs) > 1024 {
 		d.r.defs = nil
 	}
-	d.shared = nil
+	d.shared, d.hooks = nil, nil
 	decoders.Put(d)
 }
 

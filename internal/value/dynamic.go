@@ -101,6 +101,13 @@ func (d *decoder) any(t *Token) (any, error) {
 		x := &limpet.TypedArray{Kind: t.Elem, Data: bytes.Clone(t.Str)}
 		d.keep(t.Share, x)
 		return x, nil
+	case KindCapability:
+		x, err := d.capability(t, anyType)
+		if err != nil {
+			return nil, err
+		}
+		d.keep(t.Share, x.Interface())
+		return x.Interface(), nil
 	case KindBoxed:
 		x, err := d.nextAny()
 		return limpet.Boxed{Value: x}, err
@@ -367,7 +374,7 @@ func (e *encoder) any(v any) error {
 		return err
 	}
 	rv := reflect.ValueOf(v)
-	err := planOf(rv.Type()).enc(e, rv)
+	err := e.inside(planOf(rv.Type()), rv)
 	e.hops--
 	return err
 }

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/limpet-dev/limpet"
 )
 
 // An encoder writes one Go value. It does not go through a Writer, since the Go
@@ -22,6 +24,7 @@ type encoder struct {
 	depth    int
 	hops     int // pointers and interfaces that are open
 	track    bool
+	hooks    limpet.CapabilityHooks
 	refs     []ref
 	seen     []sighting
 	index    map[identity]int // of seen, once it is long
@@ -51,6 +54,7 @@ var encoders = sync.Pool{New: func() any { return new(encoder) }}
 func newEncoder(dst []byte, o Options) *encoder {
 	e := encoders.Get().(*encoder)
 	e.base, e.size, e.maxDepth, e.depth, e.hops, e.track = len(dst), o.maxSize(), o.maxDepth(), 0, 0, false
+	e.hooks = o.Hooks
 	e.b = append(dst, version)
 	return e
 }
@@ -63,7 +67,7 @@ func (e *encoder) free() {
 	if cap(e.seen) > 1024 {
 		e.seen = nil
 	}
-	e.index, e.held = nil, nil
+	e.index, e.held, e.hooks = nil, nil, nil
 	clear(e.keys)
 	e.keys = e.keys[:0]
 	if cap(e.keys) > 1024 {
@@ -329,7 +333,7 @@ func encInterface(e *encoder, v reflect.Value) error {
 		return err
 	}
 	v = v.Elem()
-	err := planOf(v.Type()).enc(e, v)
+	err := e.inside(planOf(v.Type()), v)
 	e.hops--
 	return err
 }

@@ -4,10 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+
+	"github.com/limpet-dev/limpet"
 )
 
 // What can be wrong with a value. Every error of this package is an *Error that
-// wraps exactly one of them.
+// wraps exactly one of
+// them, or an error of Options.Hooks.
 var (
 	// ErrTooLarge: the bytes are more than Options.MaxSize, or decoding them
 	// would make more than the input can account for (SPEC B30).
@@ -22,6 +25,9 @@ var (
 	// ErrType: the value can't be carried at all, or does not fit the Go type it
 	// is decoded into, or can't be told in JSON (SPEC B27).
 	ErrType = errors.New("value of a wrong type")
+	// ErrCapability: there is a stub, function or byte stream in what is JSON or
+	// was stored, where none can be.
+	ErrCapability = errors.New("capability in plain data")
 )
 
 // Default limits.
@@ -51,6 +57,9 @@ type Options struct {
 	// Strict makes decoding into a struct refuse members that it has no field
 	// for, naming the member (ErrType). Otherwise they are ignored.
 	Strict bool
+	// Hooks carries stubs, functions and byte streams; nil means that there can
+	// be none, and they are refused.
+	Hooks limpet.CapabilityHooks
 }
 
 func (o Options) maxSize() int {
@@ -74,7 +83,8 @@ type Error struct {
 	Path string
 	// Reason is for people and names the value, the type or the limit.
 	Reason string
-	// Err is the sentinel: ErrTooLarge, ErrTooDeep, ErrSyntax, ErrVersion or ErrType.
+	// Err is the sentinel: ErrTooLarge, ErrTooDeep, ErrSyntax, ErrVersion, ErrType
+	// or ErrCapability; or the error of Options.Hooks.
 	Err error
 	// Arg is the number of the argument from 1, 0 if the value is no argument
 	// list, and ArgType the Go type that was asked for or given there.

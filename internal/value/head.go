@@ -51,6 +51,7 @@ const (
 	tagError       = 0x4c03
 	tagArrayBuffer = 0x4c04
 	tagDataView    = 0x4c05
+	tagCapability  = 0x4c06
 )
 
 // errorItems is the length of an error's array: class, name, message, stack,

@@ -120,6 +120,8 @@ func (j *jsonWriter) value(t *Token) error {
 		j.b = appendJSONString(append(j.b, '['), t.Str)
 		j.b = appendJSONString(append(j.b, ','), t.Flags)
 		j.str("]}")
+	case KindCapability:
+		return fail(ErrCapability, "a %s has no JSON form", t.Capability())
 	case KindBoxed:
 		j.form(jsonBoxed)
 		if err := j.next(); err != nil {

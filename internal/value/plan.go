@@ -28,6 +28,8 @@ type plan struct {
 	// track: a value of the type may hold the same pointer, map or slice twice,
 	// so encoding needs the identity table.
 	track bool
+	// reads: a value of the type can be read from.
+	reads bool
 }
 
 var (
@@ -46,6 +48,7 @@ func planOf(t reflect.Type) *plan {
 	for _, q := range b {
 		q.track = tracks(q.typ, false, map[reflect.Type]int{}, map[reflect.Type]bool{})
 		q.plain = plainType(q.typ)
+		q.reads = q.typ.Kind() != reflect.Interface && q.typ.Implements(readerType) && !q.typ.Implements(errorType)
 	}
 	for t, q := range b {
 		plans.Store(t, q)
@@ -198,6 +201,10 @@ func (b planner) fill(p *plan) {
 		return
 	case errorValueType:
 		p.enc, p.dec = encErrorValue, decDynamic
+		return
+	}
+	if isCapability(t) {
+		p.enc, p.dec = encCapability, decCapability
 		return
 	}
 	switch t.Kind() {

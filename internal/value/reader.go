@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"math"
 	"unicode/utf8"
+
+	"github.com/limpet-dev/limpet"
 )
 
 // A Reader gives the tokens of one encoded value. It keeps to the grammar: what
@@ -386,6 +388,8 @@ func (r *Reader) tagged(t *Token, tag uint64) error {
 		return err
 	case tagBoxed:
 		t.Kind = KindBoxed
+	case tagCapability:
+		return r.capability(t)
 	case tagError:
 		return r.errorHead(t)
 	default:
@@ -433,6 +437,26 @@ func (r *Reader) date(t *Token) error {
 		return r.syntax("Date is no whole number of milliseconds within 8.64e15 of 1970")
 	}
 	t.Kind = KindDate
+	return nil
+}
+
+// capability reads kind and index.
+func (r *Reader) capability(t *Token) error {
+	var part [3]uint64
+	for i, want := range [...]byte{majorArray, majorUint, majorUint} {
+		m, n, err := r.head()
+		if err != nil {
+			return err
+		}
+		if m != want {
+			return r.syntax("capability is no pair of numbers")
+		}
+		part[i] = n
+	}
+	if part[0] != 2 || part[1] > uint64(limpet.CapabilityStream) || part[2] >= limpet.MaxCapabilities {
+		return r.syntax("capability of kind %d with index %d", part[1], part[2])
+	}
+	t.Kind, t.Int, t.N = KindCapability, int64(part[1]), int(part[2])
 	return nil
 }
 

@@ -44,6 +44,8 @@ func (t *Token) describe() string {
 		return "string " + quote(short(string(t.Str[:min(len(t.Str), 41)]), 40))
 	case KindTyped:
 		return t.Elem.String()
+	case KindCapability:
+		return t.Capability().String()
 	case KindError:
 		return "error " + quote(short(t.Err.Name, 40))
 	}

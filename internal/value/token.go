@@ -31,6 +31,8 @@ const (
 	KindKey    // Str: the name of an object's member or of an error's field
 	KindHole   // an array element that does not exist; no cause; no errors
 	KindRef    // N: the shared value of that number once more
+
+	KindCapability // Capability() and N: its index in the list beside the bytes
 )
 
 var kindNames = [...]string{
@@ -38,6 +40,7 @@ var kindNames = [...]string{
 	KindBigInt: "bigint", KindString: "string", KindBytes: "Uint8Array", KindTyped: "typed array", KindDate: "Date",
 	KindRegExp: "RegExp", KindBoxed: "boxed primitive", KindArray: "array", KindObject: "object", KindMap: "Map", KindSet: "Set",
 	KindError: "error", KindKey: "key", KindHole: "hole", KindRef: "shared reference",
+	KindCapability: "capability",
 }
 
 // String gives the name by which a user knows the kind.
@@ -81,6 +84,9 @@ func (t *Token) BigInt() *big.Int {
 	}
 	return i
 }
+
+// Capability is what kind of thing a KindCapability is.
+func (t *Token) Capability() limpet.CapabilityKind { return limpet.CapabilityKind(t.Int) }
 
 // items is how many tokens stand directly in the container t: 0 for a scalar.
 func (t *Token) items() int {

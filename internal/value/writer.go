@@ -202,6 +202,22 @@ func appendRegExp(b []byte, source, flags string) ([]byte, error) {
 	return appendString(b, flags)
 }
 
+// Capability writes the capability that stands at index in the list beside the
+// bytes. ErrSyntax on a kind that is none, or an index beyond limpet.MaxCapabilities.
+func (w *Writer) Capability(kind limpet.CapabilityKind, index int) {
+	if w.ok(KindCapability, 0) {
+		w.b, w.err = appendCapability(w.b, kind, index)
+	}
+}
+
+func appendCapability(b []byte, kind limpet.CapabilityKind, index int) ([]byte, error) {
+	if kind > limpet.CapabilityStream || index < 0 || index >= limpet.MaxCapabilities {
+		return b, fail(ErrSyntax, "capability of kind %d with index %d", kind, index)
+	}
+	b = append(appendTag(b, tagCapability), majorArray|2)
+	return appendHead(appendHead(b, majorUint, uint64(kind)), majorUint, uint64(index)), nil
+}
+
 // Boxed begins a boxed primitive: one boolean, number, big integer or string follows.
 func (w *Writer) Boxed() {
 	if w.ok(KindBoxed, 0) {
