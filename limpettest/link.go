@@ -225,7 +225,18 @@ func (l *link) Do(ctx context.Context, a dispatch.Attempt) (any, error) {
 		h.arrive()
 	}
 	if err := p.reply(ctx, err); err != nil {
+		if parcel, ok := out.(limpet.Parcel); ok {
+			parcel.Release()
+		}
 		return nil, err
+	}
+	if parcel, ok := out.(limpet.Parcel); ok { // what is in it is not behind the network
+		if p.take(len(parcel.Bytes)) < len(parcel.Bytes) {
+			parcel.Release()
+			p.sever()
+			return nil, disconnected(limpet.DeliveryUncertain, errFault)
+		}
+		return parcel, nil
 	}
 	enc, _ := out.(limpet.Encoded) // nil for none
 	if p.take(len(enc)) < len(enc) {
