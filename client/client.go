@@ -41,6 +41,7 @@ type Client struct {
 	sessions []*wire.Session // all that have not ended, and some that have
 	dialing  *dialing        // under way, or nil
 	good     int             // index in addrs of the one that answered last
+	home     *wire.Hello     // of whom good led to; nil before
 	bindings map[string]*limpet.Binding
 }
 
@@ -57,8 +58,8 @@ var errClosed = errors.New("the client is closed")
 
 // Dial connects to the first of several addresses ("host:port") of one node that
 // answers, within ctx, and fails if none does: with CodeDisconnected, naming each
-// address and why, or with CodeInvalidArgument for wrong options. Close must be
-// called.
+// address and why. Wrong options, and addresses that are none (with Network every
+// text is one), are CodeInvalidArgument at once. Close must be called.
 func Dial(ctx context.Context, addrs []string, opts ...Option) (*Client, error) {
 	cfg := config{dialer: wire.Dialer{Clock: systemClock{}, Hello: wire.NewHello([16]byte{}, [16]byte{}, [16]byte{}, "limpet client")}}
 	if len(addrs) == 0 {
@@ -70,6 +71,13 @@ func Dial(ctx context.Context, addrs []string, opts ...Option) (*Client, error) 
 		}
 		if err := o.apply(&cfg); err != nil {
 			return nil, invalid("%w", err)
+		}
+	}
+	if cfg.dialer.Net == nil {
+		for _, addr := range addrs {
+			if err := wire.CheckAddr(addr, false); err != nil {
+				return nil, invalid("%w", err)
+			}
 		}
 	}
 	c := &Client{cfg: cfg, addrs: slices.Clone(addrs), clock: cfg.dialer.Clock, bindings: map[string]*limpet.Binding{}}
@@ -156,7 +164,12 @@ func (c *Client) dial(d *dialing) {
 		k := (first + i) % len(c.addrs)
 		s, err := c.dialOne(c.addrs[k])
 		if err == nil {
-			c.adopt(d, s, k)
+			if err = c.meet(k, s.Peer()); err != nil {
+				s.Close()
+			}
+		}
+		if err == nil {
+			c.adopt(d, s)
 			return
 		}
 		errs = append(errs, err)
@@ -173,6 +186,25 @@ func (c *Client) dial(d *dialing) {
 	close(d.done)
 }
 
+// meet refuses a peer that is another node, with other data, than the one that
+// another address led to: calls would find other objects there, and claims of what
+// they did already would be missing. What is at the same address is believed: a
+// node may have been restored, or made anew.
+func (c *Client) meet(k int, peer wire.Hello) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	h := c.home
+	if h == nil || k == c.good || h.Node == peer.Node || h.History == peer.History {
+		c.home, c.good = &peer, k
+		return nil
+	}
+	e := limpet.Errorf(limpet.CodeDisconnected,
+		"connect to %s: it is another node, with other data, than %s: node %x with history %x there, node %x with history %x here; all addresses of a client must lead to one node",
+		c.addrs[k], c.addrs[c.good], h.Node[:4], h.History[:4], peer.Node[:4], peer.History[:4])
+	e.Delivery, e.Retryable = limpet.DeliveryNone, true // the right one may come back
+	return e
+}
+
 // dialOne tries one address. With others to try it does not wait for long: those
 // of a machine that is off never answer.
 func (c *Client) dialOne(addr string) (*wire.Session, error) {
@@ -186,7 +218,7 @@ func (c *Client) dialOne(addr string) (*wire.Session, error) {
 }
 
 // adopt makes a session the one of new calls.
-func (c *Client) adopt(d *dialing, s *wire.Session, address int) {
+func (c *Client) adopt(d *dialing, s *wire.Session) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.dialing = nil
@@ -196,7 +228,7 @@ func (c *Client) adopt(d *dialing, s *wire.Session, address int) {
 		c.wg.Go(s.Close) // it is young; this goroutine is one of wg's, so that Close waits
 		return
 	}
-	d.session, c.session, c.good = s, s, address
+	d.session, c.session = s, s
 	c.sessions = append(slices.DeleteFunc(c.sessions, func(old *wire.Session) bool {
 		select {
 		case <-old.Ended():

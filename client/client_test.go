@@ -46,6 +46,9 @@ func TestDialRefuses(t *testing.T) {
 		"no address":      {nil, nil, limpet.CodeInvalidArgument, "no address"},
 		"nil option":      {[]string{"x:1"}, []client.Option{nil}, limpet.CodeInvalidArgument, "option 0 is nil"},
 		"no such file":    {[]string{"x:1"}, []client.Option{client.TLSFiles("a", "b", "c")}, limpet.CodeInvalidArgument, "load certificate a"},
+		"no port":         {[]string{"localhost:7070", "localhost"}, nil, limpet.CodeInvalidArgument, `address "localhost" is not host:port`},
+		"a URL":           {[]string{"http://localhost:7070"}, nil, limpet.CodeInvalidArgument, `"http://localhost:7070" is not host:port`},
+		"port 0":          {[]string{"localhost:0"}, nil, limpet.CodeInvalidArgument, "must be a number from 1 to 65535"},
 		"another machine": {[]string{"x:1"}, []client.Option{network}, limpet.CodeDisconnected, "not on this machine"},
 	} {
 		cl, err := client.Dial(t.Context(), c.addrs, c.opts...)

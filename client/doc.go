@@ -16,6 +16,9 @@
 //	└─────────┘     delivered, and is                       GOAWAY get their outcome
 //	                retried
 //
+// The addresses are of one node. One that turns out to lead to another node, with
+// other data, is refused, with an error that names both.
+//
 // Not supported in this version: stubs, functions and streams as arguments and
 // results, pipelining (Stub.Start), WebSocket upgrades.
 package client

@@ -165,10 +165,11 @@ func (n *Node) Dir() string { return n.cfg.Dir }
 func (n *Node) Evict(id limpet.ID) bool { return n.host.Evict(id) }
 
 // Drain stops the node's work: calls that have not started are refused, not
-// delivered, and other processes are told to go elsewhere (GOAWAY); those that run get Config.DrainTimeout, and functions of WaitUntil
-// what is left of it. It returns when all have ended, or with an error that says
-// at how many objects something still runs: at the end of the drain timeout, or of
-// ctx. The node then only waits for Close: what still runs goes on until that, and
+// delivered, and other processes are told to go elsewhere (GOAWAY); those that run
+// get Config.DrainTimeout, and functions of WaitUntil and other processes that are
+// slow to take their answers what is left of it. It returns when all have ended,
+// or with an error that says at how many objects something still runs: at the end
+// of the drain timeout, or of ctx. The node then only waits for Close: what still runs goes on until that, and
 // nothing new begins. Draining again waits in the same way, with a drain timeout
 // of its own. The door answers 503.
 func (n *Node) Drain(ctx context.Context) error {
@@ -184,6 +185,11 @@ func (n *Node) Drain(ctx context.Context) error {
 	defer limit.Stop()
 	if err := n.host.Drain(ctx); err != nil {
 		return fmt.Errorf("drain: %w", err)
+	}
+	if n.wire != nil {
+		if err := n.wire.server.Flushed(ctx); err != nil {
+			return fmt.Errorf("drain: some callers in other processes have not taken their answers: %w", err)
+		}
 	}
 	return nil
 }

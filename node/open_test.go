@@ -62,6 +62,10 @@ func TestOpenRefuses(t *testing.T) {
 			node.Config{Classes: []*limpet.Class{plainClass("A")}, DrainTimeout: -time.Second, MaxBody: -5},
 			[]string{"Config.DrainTimeout is -1s: must not be negative", "Config.MaxBody is -5: must not be negative"},
 		},
+		"an address without a port": {
+			node.Config{Classes: []*limpet.Class{plainClass("A")}, Wire: node.Wire{Addr: "localhost"}},
+			[]string{`Config.Wire.Addr: address "localhost" is not host:port`},
+		},
 		"a bad binding": {
 			node.Config{Classes: []*limpet.Class{plainClass("A")}, Namespaces: map[string]node.Namespace{"a/b": {Class: "A"}}},
 			[]string{`namespace "a/b"`},

@@ -31,6 +31,11 @@ type Wire struct {
 
 func (w Wire) validate() error {
 	some := w.CertFile != "" || w.KeyFile != "" || w.CAFile != ""
+	if w.Addr != "" {
+		if err := wire.CheckAddr(w.Addr, true); err != nil {
+			return limpet.Errorf(limpet.CodeInvalidArgument, "Config.Wire.Addr: %w", err)
+		}
+	}
 	switch {
 	case w.Addr == "" && (some || w.Plaintext):
 		return errors.New("Config.Wire: certificates or Plaintext without Addr")

@@ -9,11 +9,13 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"path/filepath"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/limpet-dev/limpet"
+	"github.com/limpet-dev/limpet/client"
 )
 
 func TestCalls(t *testing.T) {
@@ -296,5 +298,41 @@ func TestNotSupported(t *testing.T) {
 		t.Errorf("an upgrade: %+v", e)
 	} else {
 		wantIn(t, "the refusal", e.Error(), "not supported", "WebSocket")
+	}
+}
+
+// TestTwoNodes gives a client the addresses of two nodes that share nothing: when
+// the first goes, the second is refused by name, and a retry finds the first
+// again.
+func TestTwoNodes(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "data")
+	one, other := start(t, dir, ""), open(t, nil)
+	c, err := client.Dial(t.Context(), []string{one.addr, other.addr})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	ns := shops(t, c)
+	if n, err := limpet.Call1(t.Context(), ns.Named("x"), Shop.Add, 1); n != 1 || err != nil {
+		t.Fatalf("%d, %v", n, err)
+	}
+	one.kill()
+	for range 2 {
+		// SPEC C20: nothing was sent.
+		_, err = limpet.Call1(t.Context(), ns.Named("x", limpet.NoRetries()), Shop.Add, 1)
+		if e := errorOf(t, err); e.Code == limpet.CodeDisconnected && e.Delivery == limpet.DeliveryUncertain {
+			continue // sent before the client heard of the end
+		}
+		if e := errorOf(t, err); e.Code != limpet.CodeDisconnected || e.Delivery != limpet.DeliveryNone {
+			t.Errorf("%+v", e)
+		}
+		wantIn(t, "the error", err.Error(), one.addr, "connect to "+other.addr+": it is another node, with other data, than "+one.addr)
+	}
+	if n := other.g.runs.Load(); n != 0 {
+		t.Errorf("the other node ran %d calls", n)
+	}
+	start(t, dir, one.addr)
+	if n, err := limpet.Call(t.Context(), ns.Named("x", patient...), Shop.Get); n < 1 || err != nil {
+		t.Errorf("after the restart: %d, %v", n, err)
 	}
 }

@@ -227,12 +227,28 @@ func TestKillsUnderLoad(t *testing.T) {
 			}
 		})
 	}
+	// some lets so many calls of each object through.
+	some := func() {
+		var before [objects]int64
+		for o := range objects {
+			before[o] = acked[o].Load()
+		}
+		limit := time.Now().Add(time.Minute)
+		for o := range objects {
+			for acked[o].Load() < before[o]+25 {
+				if time.Now().After(limit) {
+					t.Fatalf("object %d acknowledged %d calls within a minute", o, acked[o].Load()-before[o])
+				}
+				time.Sleep(time.Millisecond)
+			}
+		}
+	}
 	for range 5 {
-		time.Sleep(300 * time.Millisecond) // let some calls through
+		some()
 		p.kill()
 		p = start(t, dir, p.addr)
 	}
-	time.Sleep(300 * time.Millisecond)
+	some()
 	close(stop)
 	all.Wait()
 	for o := range objects {

@@ -5,6 +5,8 @@ import (
 	"crypto/tls"
 	"fmt"
 	"net"
+	"strconv"
+	"strings"
 
 	"github.com/limpet-dev/limpet"
 )
@@ -24,6 +26,26 @@ type Dialer struct {
 	Callee Callee
 	// Net opens connections; nil means TCP by package net.
 	Net func(ctx context.Context, addr string) (net.Conn, error)
+}
+
+// CheckAddr says what is wrong with an address that is not "host:port". To listen,
+// the host may be empty and the port 0.
+func CheckAddr(addr string, listen bool) error {
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return fmt.Errorf("address %.300q is not host:port: %w", addr, err)
+	}
+	if host == "" && !listen || strings.ContainsFunc(host, func(r rune) bool { return r <= ' ' || r == 0x7f || strings.ContainsRune("/\\?#@\"", r) }) {
+		return fmt.Errorf("address %.300q is not host:port: the host is not a name or an IP address", addr)
+	}
+	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 && !listen {
+		least := 1
+		if listen {
+			least = 0
+		}
+		return fmt.Errorf("address %.300q is not host:port: the port must be a number from %d to 65535", addr, least)
+	}
+	return nil
 }
 
 // Dial connects, within ctx and 10 s. The error is an *limpet.Error: nothing was

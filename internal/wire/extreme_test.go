@@ -90,3 +90,41 @@ func TestTooManyTrailers(t *testing.T) {
 		}
 	}
 }
+
+// TestImpossibleStatus has a handler behind a Callee that answers a status no
+// client would take: that fetch fails, and nothing else.
+func TestImpossibleStatus(t *testing.T) {
+	for _, status := range []int{0, 101, 199, 1000, 1 << 20, -1} {
+		c := &callee{call: echo, fetch: func(context.Context, *Call, *http.Request) (*http.Response, error) {
+			return &http.Response{StatusCode: status, Header: http.Header{}, Body: http.NoBody}, nil
+		}}
+		w := serve(t, c, sim.Clock{})
+		s := w.session(t)
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://x/", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = s.Fetch(t.Context(), &Call{Kind: KindFetch, Binding: "B", Attempt: 1}, req)
+		wantDelivery(t, fmt.Sprint("status ", status), err, limpet.CodeInternal, limpet.DeliveryReceived)
+		if _, err := s.Call(t.Context(), method("m"), limpet.Encoded{1}); err != nil {
+			t.Errorf("another call on the connection: %v", err)
+		}
+		s.Close()
+		w.close(t)
+	}
+}
+
+func TestCheckAddr(t *testing.T) {
+	for addr, c := range map[string]struct{ dial, listen bool }{
+		"localhost:7070": {true, true}, "10.0.0.7:1": {true, true}, "[::1]:65535": {true, true}, "[fe80::1%eth0]:7070": {true, true},
+		":7070": {false, true}, "x:0": {false, true}, "": {}, "localhost": {}, "::1:7070": {}, "x:65536": {}, "x:-1": {}, "x:http": {}, "x:": {},
+		"http://x:80": {}, "a b:80": {}, "x\n:80": {}, "u@x:80": {},
+	} {
+		if err := CheckAddr(addr, false); (err == nil) != c.dial {
+			t.Errorf("%q to dial: %v", addr, err)
+		}
+		if err := CheckAddr(addr, true); (err == nil) != c.listen {
+			t.Errorf("%q to listen: %v", addr, err)
+		}
+	}
+}

@@ -145,7 +145,11 @@ func readFailure(p []byte) (failed, err error) {
 		Retryable: has(bitRetryable), Overloaded: has(bitOverloaded), Remote: has(bitRemote), Reset: has(bitReset),
 		ObjectID: f.ObjectID, Attempts: f.Attempts, Identity: f.Identity, RequestID: f.RequestID,
 	}
-	if limpet.Delivery(f.Delivery) == limpet.DeliveryNone {
+	// That a call was refused before anything of it ran is the peer's word, as its
+	// results are. But what a method says has run, a refusal of a claim tells of a
+	// call that was received, and a connection that the peer lost is one behind it
+	// (SPEC C52): answered never writes these.
+	if limpet.Delivery(f.Delivery) == limpet.DeliveryNone && !e.Remote && !has(bitRejected) && e.Code != limpet.CodeDisconnected {
 		e.Delivery = limpet.DeliveryNone
 	}
 	switch {
@@ -190,7 +194,8 @@ func answered(err error) *limpet.Error {
 	if !ok {
 		e = limpet.Errorf(limpet.CodeInternal, "%w", err)
 	}
-	wrong := e.Delivery == limpet.DeliveryUncertain || e.Delivery == limpet.DeliveryNone && e.Code == limpet.CodeDisconnected
+	wrong := e.Delivery == limpet.DeliveryUncertain ||
+		e.Delivery == limpet.DeliveryNone && (e.Code == limpet.CodeDisconnected || e.Remote || rejected(e))
 	if error(e) == err && !wrong { //nolint:errorlint // is it the chain's head?
 		return e
 	}

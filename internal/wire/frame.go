@@ -570,6 +570,9 @@ func readResult(p []byte) (has bool, length int, err error) {
 	return kind == 1, int(n), nil //nolint:gosec // bounded
 }
 
+// minStatus and maxStatus bound the status of a response.
+const minStatus, maxStatus = 200, 999
+
 // responseHead is the head of a fetch's response.
 type responseHead struct {
 	status  int
@@ -590,7 +593,7 @@ func readResponse(p []byte) (*responseHead, error) {
 	cur := cursor{b: p}
 	r := &responseHead{status: int(cur.u16()), length: int64(cur.varint(maxLength)) - 1} //nolint:gosec // bounded
 	r.header, r.trailer = cur.header(), cur.trailerNames()
-	if cur.bad || len(cur.b) != 0 || r.status < 200 || r.status > 999 {
+	if cur.bad || len(cur.b) != 0 || r.status < minStatus || r.status > maxStatus {
 		return nil, violation("a response's head is malformed")
 	}
 	return r, nil

@@ -139,6 +139,21 @@ func TestFailureBytes(t *testing.T) {
 	if limpet.DeliveryOf(got) != limpet.DeliveryReceived {
 		t.Errorf("its delivery is %v", limpet.DeliveryOf(got))
 	}
+	// Nor one that says of what has run that it was not delivered.
+	for name, f := range map[string]failure{
+		"a method's error":   {Code: "X", Delivery: uint8(limpet.DeliveryNone), Bits: bitRemote},
+		"a refused claim":    {Code: string(limpet.CodeAlreadyReceived), Delivery: uint8(limpet.DeliveryNone), Bits: bitRejected},
+		"a lost connection":  {Code: string(limpet.CodeDisconnected), Delivery: uint8(limpet.DeliveryNone)},
+		"an unknown outcome": {Code: "X", Delivery: 77},
+	} {
+		enc, err := cborWrite.Marshal(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := readFailure(enc); err != nil || limpet.DeliveryOf(got) != limpet.DeliveryReceived { // SPEC C52
+			t.Errorf("%s that was not delivered, as a peer says: %v, %v", name, limpet.DeliveryOf(got), err)
+		}
+	}
 	long := limpet.Errorf("X", "%s", strings.Repeat("ü", maxBlock))
 	if b := appendFailure(nil, long); len(b) > maxBlock {
 		t.Errorf("a failure of %d bytes", len(b))
@@ -155,6 +170,7 @@ func TestAnswered(t *testing.T) {
 		{&limpet.Error{Code: limpet.CodeDisconnected, Delivery: limpet.DeliveryNone}, limpet.DeliveryReceived},
 		{&limpet.Error{Code: limpet.CodeDisconnected}, limpet.DeliveryReceived},
 		{&limpet.Error{Code: limpet.CodeInternal}, limpet.DeliveryReceived},
+		{&limpet.Error{Code: "X", Remote: true, Delivery: limpet.DeliveryNone}, limpet.DeliveryReceived},
 		{&limpet.Error{Code: limpet.CodeDraining, Delivery: limpet.DeliveryNone}, limpet.DeliveryNone},
 		{&limpet.Error{Code: limpet.CodeOverloaded, Delivery: limpet.DeliveryNone}, limpet.DeliveryNone},
 	} {

@@ -421,6 +421,12 @@ func (ic *inCall) fetch() {
 		return
 	}
 	defer resp.Body.Close()
+	if resp.StatusCode < minStatus || resp.StatusCode > maxStatus { // the peer would end the connection
+		e := limpet.Errorf(limpet.CodeInternal, "the response has status %d; it must be from %d to %d", resp.StatusCode, minStatus, maxStatus)
+		e.Delivery = limpet.DeliveryReceived
+		ic.fail(e)
+		return
+	}
 	head := appendResponse(nil, &responseHead{
 		status: resp.StatusCode, length: max(resp.ContentLength, -1), header: resp.Header, trailer: resp.Trailer,
 	})

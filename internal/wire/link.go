@@ -34,7 +34,8 @@ const (
 	// maxAnswers is what the reader may queue in answer to a peer that does not
 	// read; then the connection ends.
 	maxAnswers = 8 << 20
-	// finishTimeout is how long a last word may take.
+	// finishTimeout is how long a last word may take, other than the answers of an
+	// acceptor that drains.
 	finishTimeout = 2 * time.Second
 )
 
@@ -60,14 +61,15 @@ type link struct {
 	end   end
 	fr    *frameReader
 
-	// linger: after the last word wait until the peer closes too, if it does so
-	// soon. To close while the peer still sends (windows, acks) would make TCP
+	// linger: after the last word wait until the peer closes too, or fail is
+	// called. To close while the peer still sends (windows, acks) would make TCP
 	// throw away what it has not delivered yet.
 	linger bool
 
-	wake   chan struct{} // of one element: the writer has something to do
-	closed chan struct{} // closed with err set
-	wg     sync.WaitGroup
+	wake    chan struct{} // of one element: the writer has something to do
+	closed  chan struct{} // closed with err set
+	flushed chan struct{} // closed when the last word was given to the system
+	wg      sync.WaitGroup
 
 	mu       sync.Mutex // guards all below, and what of calls more than one goroutine sees
 	err      error      // why the connection has ended
@@ -106,7 +108,8 @@ type item struct {
 func newLink(conn Conn, clock limpet.Clock) *link {
 	l := &link{
 		conn: conn, clock: clock, start: clock.Now(), wake: make(chan struct{}, 1), closed: make(chan struct{}),
-		pool: newPool(),
+		flushed: make(chan struct{}),
+		pool:    newPool(),
 	}
 	l.fr = newFrameReader(timedReader{l})
 	return l
@@ -227,15 +230,19 @@ func (l *link) writes() {
 			l.mu.Lock()
 			buf = l.takeLocked(buf[:0])
 			if len(buf) == 0 {
+				if l.last != nil {
+					close(l.flushed) // once: both ways end the writer
+				}
 				if half, ok := l.conn.(closeWriter); ok && l.linger && l.err == nil && errors.Is(l.last, errClosed) {
-					l.lastWord.Reset(finishTimeout)
 					l.mu.Unlock()
 					_ = half.CloseWrite() // if it fails, so does the reader
-					<-l.closed            // the reader meets the peer's end
+					<-l.closed            // the reader meets the peer's end, or Close does not wait any more
 					return
 				}
 				if l.last != nil {
 					l.failLocked(l.last)
+					l.mu.Unlock()
+					return
 				}
 				l.mu.Unlock()
 				break
@@ -403,7 +410,9 @@ func (l *link) finishLocked(why error) {
 		l.pushLocked(item{head: appendGoAway(nil, math.MaxUint64, why.Error())})
 	}
 	l.last = why
-	l.lastWord = l.clock.AfterFunc(finishTimeout, func() { l.fail(why) })
+	if !l.linger || !errors.Is(why, errClosed) { // Close bounds a drain
+		l.lastWord = l.clock.AfterFunc(finishTimeout, func() { l.fail(why) })
+	}
 	l.kick()
 }
 

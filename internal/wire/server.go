@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
@@ -245,6 +247,23 @@ func (s *Server) Drain() {
 	}
 }
 
+// Flushed waits until the answers of all calls that were taken before Drain are
+// on their way, or until ctx ends, whose cause it then returns.
+func (s *Server) Flushed(ctx context.Context) error {
+	s.mu.Lock()
+	conns := slices.Collect(maps.Keys(s.conns))
+	s.mu.Unlock()
+	for _, c := range conns {
+		select {
+		case <-c.closed:
+		case <-c.flushed:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	return nil
+}
+
 // Close ends the server: it drains, waits until the calls that were taken have
 // their outcomes and these are written, but no longer than ctx, then ends what is
 // left, whose contexts are cancelled with ctx's cause. It returns when all
@@ -253,10 +272,7 @@ func (s *Server) Close(ctx context.Context) error {
 	s.Drain()
 	s.mu.Lock()
 	s.closed = true
-	conns := make([]*serverConn, 0, len(s.conns))
-	for c := range s.conns {
-		conns = append(conns, c)
-	}
+	conns := slices.Collect(maps.Keys(s.conns))
 	for conn := range s.raw {
 		_ = conn.Close() // nothing was promised
 	}
