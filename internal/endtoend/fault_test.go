@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net"
 	"net/http"
 	"testing"
 	"time"
@@ -173,11 +174,19 @@ func TestCutoffReachesTheHandler(t *testing.T) {
 	}
 }
 
-// TestDrain drains a node while one call runs, with a second node to go to.
+// TestDrain drains a node while one call runs, with a second node to go to, which
+// takes the address over.
 func TestDrain(t *testing.T) {
 	w := open(t, nil)
 	other := open(t, nil)
-	c, err := client.Dial(t.Context(), []string{w.addr, other.addr})
+	c, err := client.Dial(t.Context(), []string{"shops:7070"}, client.Network(func(ctx context.Context, _ string) (net.Conn, error) {
+		var d net.Dialer
+		conn, err := d.DialContext(ctx, "tcp", w.addr)
+		if err != nil {
+			conn, err = d.DialContext(ctx, "tcp", other.addr)
+		}
+		return conn, err
+	}))
 	if err != nil {
 		t.Fatal(err)
 	}
