@@ -73,6 +73,9 @@ func (e *Engine) askOnce(ctx context.Context, c *limpet.CallSpec, q limpet.Outco
 	if !ok {
 		return nil, unsent(limpet.Errorf(limpet.CodeNotSupported, "not supported: to ask for outcomes over this way to the object"))
 	}
-	age := time.Duration(e.clock.Now().UnixMilli()-q.Identity.CreatedMS) * time.Millisecond
+	age := time.Duration(0) // of a key nobody knows it
+	if q.Key == "" {
+		age = time.Duration(e.clock.Now().UnixMilli()-q.Identity.CreatedMS) * time.Millisecond
+	}
 	return teller.Outcome(ctx, c, q, age)
 }
