@@ -33,6 +33,7 @@ type method struct {
 	weight int
 	marked bool
 	tells  bool     // tells the witness by a call out of the object
+	says   bool     // its result is text that begins with its run
 	stages []string // what an answered one has written, of its one run
 	call   func(ctx context.Context, s *limpet.Stub[Object], o *op) error
 }
@@ -44,8 +45,13 @@ type op struct {
 	Method *method
 	Start  time.Duration // since the round began
 	End    time.Duration
-	Bound  time.Duration // by when it must have ended, from its start
-	Err    error
+	Tries  []try
+	Err    error // of the last try
+	// Keyed operations are called under an idempotency key, again if need be.
+	Keyed bool
+	// Told is what the object answered when it was asked what became of the
+	// operation, nil if it was not asked.
+	Told *told
 	// Run is what the result said of the run, in part perhaps if Err is set.
 	Run string
 	// Saw are runs of other operations that the result told of.
@@ -57,12 +63,25 @@ type op struct {
 
 func (o *op) gated() bool { return o.Object%2 == 0 }
 
+// try is one call. An operation has one, or several under one key.
+type try struct {
+	Took, Bound time.Duration // and how long it may take
+	Delivery    limpet.Delivery
+}
+
+// told is the answer of limpet.Outcome.
+type told struct {
+	Kind limpet.OutcomeKind // 0: it failed with Err
+	Run  string             // of a result that says it
+	Err  error
+}
+
 // methods is the mix.
 var methods = []*method{
-	{name: "write", weight: 20, stages: []string{"w"}, call: text(Object.Write)},
-	{name: "call, then write", weight: 10, tells: true, stages: []string{"w"}, call: text(Object.CallFirst)},
-	{name: "call only", weight: 10, tells: true, call: text(Object.CallOnly)},
-	{name: "write, call, write", weight: 10, tells: true, stages: []string{"a", "b"}, call: text(Object.WriteCallWrite)},
+	{name: "write", weight: 20, stages: []string{"w"}, says: true, call: text(Object.Write)},
+	{name: "call, then write", weight: 10, tells: true, stages: []string{"w"}, says: true, call: text(Object.CallFirst)},
+	{name: "call only", weight: 10, tells: true, says: true, call: text(Object.CallOnly)},
+	{name: "write, call, write", weight: 10, tells: true, stages: []string{"a", "b"}, says: true, call: text(Object.WriteCallWrite)},
 	field,
 	{name: "read", weight: 12, call: func(ctx context.Context, s *limpet.Stub[Object], o *op) (err error) {
 		o.Read, err = limpet.Call1(ctx, s, Object.Read, o.ID)
@@ -78,11 +97,11 @@ var methods = []*method{
 
 // These are looked for by name.
 var (
-	field = &method{name: "field, Await", weight: 10, stages: []string{"w"}, call: text(Object.Field)}
+	field = &method{name: "field, Await", weight: 10, stages: []string{"w"}, says: true, call: text(Object.Field)}
 	abort = &method{name: "abort after write", weight: 2, call: func(ctx context.Context, s *limpet.Stub[Object], o *op) error {
 		return limpet.Do1(ctx, s, Object.Abort, o.ID)
 	}}
-	publish = &method{name: "publish", call: func(ctx context.Context, s *limpet.Stub[Object], o *op) error {
+	publish = &method{name: "publish", says: true, call: func(ctx context.Context, s *limpet.Stub[Object], o *op) error {
 		if err := text(Object.Publish)(ctx, s, o); err != nil {
 			return err
 		}
@@ -175,6 +194,8 @@ const (
 	attemptBound = 16 * time.Second
 	// slack is what the machine may add.
 	slack = 5 * time.Second
+	// mostTries are made under one key.
+	mostTries = 4
 )
 
 // callers are all who call, and what they have called in this round.
@@ -196,10 +217,12 @@ type callers struct {
 
 // sums are for people.
 type sums struct {
-	Calls    int64
-	Ended    map[string]*endings // by method
-	Slowest  time.Duration
-	Restless int64 // answered after a restart: a run of another process than the first attempt met
+	Calls   int64
+	Ended   map[string]*endings // by method
+	Slowest time.Duration
+	Keyed   int64                        // under an idempotency key
+	Again   int64                        // further tries of those
+	Asked   map[limpet.OutcomeKind]int64 // by answer; 0: none
 }
 
 // endings counts how the calls of a method ended.
@@ -257,30 +280,92 @@ func (c *caller) do(m *method, object int) {
 
 // make calls.
 func (c *caller) make(o *op, space limpet.Namespace[Object], name string) {
-	timeout := [...]time.Duration{time.Second, 3 * time.Second, 8 * time.Second}[c.rng.IntN(3)]
-	retries := [...]int{0, 2, 4, 6, 8, 10}[c.rng.IntN(6)]
-	ctx := context.Background()
-	o.Bound = max(timeout, attemptBound) + slack
-	if c.rng.IntN(40) == 0 {
-		d := 200*time.Millisecond + time.Duration(c.rng.Int64N(int64(time.Second)))
-		o.Bound = d + slack
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, d)
-		defer cancel()
-	}
 	counts := len(o.Method.stages) > 0 || o.Method == abort
 	if counts {
 		c.started[o.Object].Add(1)
 	}
+	history := o.Object >= c.objects
+	o.Keyed = !history && c.rng.IntN(8) == 0
+	opts := []limpet.StubOption{
+		limpet.MaxRetries([...]int{0, 2, 4, 6, 8, 10}[c.rng.IntN(6)]),
+	}
+	if c.rng.IntN(4) == 0 {
+		opts = append(opts, limpet.ReplayOutcome())
+	}
 	o.Low = c.countedOf(o.Object)
 	o.Start = time.Since(c.began)
-	o.Err = o.Method.call(ctx, space.Named(name, limpet.MaxRetries(retries), limpet.RetryTimeout(timeout)), o)
+	for {
+		c.try(o, space, name, opts)
+		if !o.Keyed || len(o.Tries) == mostTries || !isLost(o.Err) {
+			break
+		}
+	}
 	o.End = time.Since(c.began)
 	if o.Object < len(c.started) {
 		o.High = c.started[o.Object].Load()
 		if counts && o.Err == nil {
 			c.counted[o.Object].Add(1)
 		}
+	}
+	if e, ok := errors.AsType[*limpet.Error](o.Err); ok && !history && e.Identity != "" && e.Delivery == limpet.DeliveryUncertain && c.rng.IntN(2) == 0 {
+		c.ask(o, space.Named(name), e.Identity)
+	}
+}
+
+// isLost reports whether calling again under the same key is worth a try.
+func isLost(err error) bool {
+	switch limpet.CodeOf(err) {
+	case limpet.CodeDisconnected, limpet.CodeDraining, limpet.CodeCanceled:
+		return true
+	}
+	return false
+}
+
+// try makes one call.
+func (c *caller) try(o *op, space limpet.Namespace[Object], name string, opts []limpet.StubOption) {
+	timeout := [...]time.Duration{time.Second, 3 * time.Second, 8 * time.Second}[c.rng.IntN(3)]
+	ctx := context.Background()
+	t := try{Bound: max(timeout, attemptBound) + slack}
+	if c.rng.IntN(40) == 0 {
+		d := 200*time.Millisecond + time.Duration(c.rng.Int64N(int64(time.Second)))
+		t.Bound = d + slack
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, d)
+		defer cancel()
+	}
+	if o.Keyed {
+		ctx = limpet.WithIdempotencyKey(ctx, o.ID)
+	}
+	start := time.Now()
+	o.Err = o.Method.call(ctx, space.Named(name, append(opts, limpet.RetryTimeout(timeout))...), o)
+	t.Took, t.Delivery = time.Since(start), limpet.DeliveryReceived
+	if o.Err != nil {
+		t.Delivery = limpet.DeliveryOf(o.Err)
+	}
+	o.Tries = append(o.Tries, t)
+}
+
+// ask asks what became of an operation.
+func (c *caller) ask(o *op, s *limpet.Stub[Object], identity string) {
+	ctx, cancel := context.WithTimeout(context.Background(), attemptBound+slack)
+	defer cancel()
+	out, err := limpet.Outcome(ctx, s, identity)
+	o.Told = &told{Err: err}
+	if err != nil {
+		return
+	}
+	o.Told.Kind = out.Kind
+	switch {
+	case out.Kind == limpet.OutcomeError:
+		o.Told.Err = out.Err
+	case out.Kind != limpet.OutcomeResult:
+	case out.Response != nil:
+		o.Told.Run = out.Response.Header.Get("Run")
+	case o.Method.says:
+		if err := out.Decode(&o.Told.Run); err != nil {
+			o.Told.Err = err
+		}
+		o.Told.Run, _, _ = strings.Cut(o.Told.Run, " ")
 	}
 }
 
@@ -293,9 +378,18 @@ func (c *callers) countedOf(object int) int64 {
 
 func (s *sums) add(o *op) {
 	s.Calls++
-	s.Slowest = max(s.Slowest, o.End-o.Start)
+	for _, t := range o.Tries {
+		s.Slowest = max(s.Slowest, t.Took)
+	}
 	if s.Ended == nil {
-		s.Ended = map[string]*endings{}
+		s.Ended, s.Asked = map[string]*endings{}, map[limpet.OutcomeKind]int64{}
+	}
+	if o.Keyed {
+		s.Keyed++
+		s.Again += int64(len(o.Tries) - 1)
+	}
+	if o.Told != nil {
+		s.Asked[o.Told.Kind]++
 	}
 	e := s.Ended[o.Method.name]
 	if e == nil {

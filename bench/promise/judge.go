@@ -95,6 +95,9 @@ func judge(ops []*op, e evidence) (out []violation) {
 		if o.Run != "" {
 			see(sight{o.ID, o.Run, "result"})
 		}
+		if o.Told != nil && o.Told.Run != "" {
+			see(sight{o.ID, o.Told.Run, "outcome"})
+		}
 	}
 	for _, o := range ops {
 		judgeOp(o, runs[o.ID], bad)
@@ -138,8 +141,12 @@ func judgeObject(i int, c *contents, byID map[string]*op, see func(sight) *runsO
 
 // judgeOp looks at one operation.
 func judgeOp(o *op, r *runsOf, bad func(op, format string, args ...any)) {
-	if took := o.End - o.Start; took > o.Bound {
-		bad(o.ID, "%s ended after %v; it must within %v", o.Method.name, took.Round(time.Millisecond), o.Bound)
+	never := true // no try of it may have run
+	for _, t := range o.Tries {
+		if t.Took > t.Bound {
+			bad(o.ID, "%s ended after %v; it must within %v", o.Method.name, t.Took.Round(time.Millisecond), t.Bound)
+		}
+		never = never && t.Delivery == limpet.DeliveryNone
 	}
 	n := len(r.how)
 	if n > 1 && !o.Method.marked {
@@ -147,6 +154,9 @@ func judgeOp(o *op, r *runsOf, bad func(op, format string, args ...any)) {
 	}
 	if r.told > n {
 		bad(o.ID, "its %d runs told the witness %d times: a call out of the object ran twice: %s", n, r.told, r.all())
+	}
+	if o.Told != nil {
+		judgeTold(o, r, bad)
 	}
 	if o.Err == nil {
 		judgeAnswered(o, r, bad)
@@ -159,6 +169,10 @@ func judgeOp(o *op, r *runsOf, bad func(op, format string, args ...any)) {
 	}
 	switch e.Code {
 	case limpet.CodeDisconnected, limpet.CodeReset, limpet.CodeDraining:
+	case limpet.CodeAlreadyReceived:
+		if !o.Keyed {
+			bad(o.ID, "%s failed with %s, which nobody may see who chose no key: %v", o.Method.name, e.Code, e)
+		}
 	case limpet.CodeCanceled:
 		if !errors.Is(e, context.DeadlineExceeded) && !e.Remote {
 			bad(o.ID, "%s failed with %s, but nobody canceled it: %v", o.Method.name, e.Code, e)
@@ -168,12 +182,12 @@ func judgeOp(o *op, r *runsOf, bad func(op, format string, args ...any)) {
 			bad(o.ID, "%s failed with %s, which must not happen: %v", o.Method.name, e.CodeOrDefault(), e)
 		}
 	}
-	switch e.Delivery {
-	case limpet.DeliveryNone:
+	switch {
+	case never:
 		if n > 0 {
 			bad(o.ID, "%s was said to be not delivered, and ran: %s", o.Method.name, r.all())
 		}
-	case limpet.DeliveryReceived:
+	case e.Delivery == limpet.DeliveryReceived:
 		// The object's own error comes out of a run, which left no trace perhaps if
 		// its class is gated. A reset may come from another call.
 		if e.Remote && !e.Reset && n == 0 && !o.gated() {
@@ -182,6 +196,39 @@ func judgeOp(o *op, r *runsOf, bad func(op, format string, args ...any)) {
 	}
 	if o.Method == abort && e.Reset && strings.Contains(e.Message, abortText(o.ID)) && (n != 1 || len(r.stages) != 1) {
 		bad(o.ID, "it aborted after a write that is acknowledged by that, and its object has %q: %s", r.stages, r.all())
+	}
+}
+
+// judgeTold looks at what limpet.Outcome answered.
+func judgeTold(o *op, r *runsOf, bad func(op, format string, args ...any)) {
+	t, n := o.Told, len(r.how)
+	switch t.Kind {
+	case 0:
+		e, ok := errors.AsType[*limpet.Error](t.Err)
+		switch {
+		case !ok:
+			bad(o.ID, "to ask for its outcome failed with an error of another type (%T): %v", t.Err, t.Err)
+		case e.Code != limpet.CodeOutcomeUnknown && !isLost(e) && e.Code != limpet.CodeReset:
+			bad(o.ID, "to ask for its outcome failed with %s, which must not happen: %v", e.CodeOrDefault(), e)
+		}
+	case limpet.OutcomeNotReceived:
+		if n > 0 || o.Err == nil {
+			bad(o.ID, "%s is said never to have been received, and ran: %s", o.Method.name, r.all())
+		}
+	case limpet.OutcomeResult:
+		switch {
+		case t.Err != nil:
+			bad(o.ID, "its outcome can't be read: %v", t.Err)
+		case n == 0 && (!o.gated() || o.Method.tells || len(o.Method.stages) > 0):
+			bad(o.ID, "it is said to have given a result, and nobody saw a run of it")
+		}
+	case limpet.OutcomeError:
+		if t.Err == nil {
+			bad(o.ID, "it is said to have failed, and not how")
+		}
+	case limpet.OutcomeRunning, limpet.OutcomeNotKept:
+	default:
+		bad(o.ID, "its outcome is %v, which means nothing", t.Kind)
 	}
 }
 

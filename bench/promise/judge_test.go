@@ -49,6 +49,9 @@ func TestJudge(t *testing.T) {
 		saw     []sight
 		entries map[string]string
 		read    [3]int64 // value, low, high
+		keyed   bool
+		before  []try
+		told    *told
 		want    string
 	}{
 		{name: "answered", method: "write", run: "L1.1", entries: map[string]string{"n": "1", "e/" + id: "L1.1/w"}},
@@ -79,7 +82,21 @@ func TestJudge(t *testing.T) {
 		{name: "an ungated method's error without a run", method: "write", free: true, err: failed(limpet.CodeApplication, limpet.DeliveryReceived, func(e *limpet.Error) { e.Remote = true }), want: "without a run"},
 		{name: "reset by another", method: "stream", free: true, err: failed(limpet.CodeReset, limpet.DeliveryReceived, func(e *limpet.Error) { e.Remote, e.Reset = true, true })},
 		{name: "too slow", method: "write", err: none, took: time.Hour, want: "ended after 1h0m0s"},
-		{name: "a claim's refusal", method: "write", err: failed(limpet.CodeAlreadyReceived, limpet.DeliveryReceived), want: "which must not happen"},
+		{name: "a claim's refusal", method: "write", err: failed(limpet.CodeAlreadyReceived, limpet.DeliveryReceived), want: "which nobody may see"},
+		{name: "not delivered at last, under a key", method: "call only", err: none, keyed: true, before: []try{{Delivery: limpet.DeliveryUncertain}}, witness: []sight{{id, "L1.1", "fetch"}}},
+		{name: "never delivered, under a key", method: "call only", err: none, keyed: true, before: []try{{Delivery: limpet.DeliveryNone}}, witness: []sight{{id, "L1.1", "fetch"}}, want: "was said to be not delivered, and ran"},
+		{name: "a slow first try", method: "call only", err: none, keyed: true, before: []try{{Delivery: limpet.DeliveryNone, Took: time.Second}}, want: "ended after 1s"},
+		{name: "received before, under a key", method: "call only", err: failed(limpet.CodeAlreadyReceived, limpet.DeliveryReceived), keyed: true},
+		{name: "the key of another", method: "call only", err: failed(limpet.CodeIdentityReused, limpet.DeliveryNone), keyed: true, want: "which must not happen"},
+		{name: "told not received", method: "call only", err: uncertain, told: &told{Kind: limpet.OutcomeNotReceived}},
+		{name: "told not received, and ran", method: "call only", err: uncertain, told: &told{Kind: limpet.OutcomeNotReceived}, witness: []sight{{id, "L1.1", "fetch"}}, want: "never to have been received, and ran"},
+		{name: "told a result", method: "call only", err: uncertain, told: &told{Kind: limpet.OutcomeResult, Run: "L1.1"}, witness: []sight{{id, "L1.1", "fetch"}}},
+		{name: "told the result of another run", method: "call only", err: uncertain, told: &told{Kind: limpet.OutcomeResult, Run: "L1.2"}, witness: []sight{{id, "L1.1", "fetch"}}, want: "ran 2 times"},
+		{name: "told a result nobody saw", method: "write, call, write", err: uncertain, told: &told{Kind: limpet.OutcomeResult}, want: "nobody saw a run"},
+		{name: "told nothing, for a wrong reason", method: "write", err: uncertain, told: &told{Err: failed(limpet.CodeInternal, limpet.DeliveryNone)}, want: "to ask for its outcome failed"},
+		{name: "told that nobody knows", method: "write", err: uncertain, told: &told{Err: failed(limpet.CodeOutcomeUnknown, limpet.DeliveryNone)}},
+		{name: "told an error without one", method: "write", err: uncertain, told: &told{Kind: limpet.OutcomeError}, want: "and not how"},
+		{name: "told nonsense", method: "write", err: uncertain, told: &told{Kind: 77}, want: "means nothing"},
 		{name: "canceled by nobody", method: "write", err: failed(limpet.CodeCanceled, limpet.DeliveryNone), want: "nobody canceled it"},
 		{name: "canceled", method: "write", err: failed(limpet.CodeCanceled, limpet.DeliveryNone, func(e *limpet.Error) { e.Cause = context.DeadlineExceeded })},
 		{name: "another type of error", method: "write", err: errors.New("plain"), want: "another type"},
@@ -89,9 +106,14 @@ func TestJudge(t *testing.T) {
 	} {
 		t.Run(x.name, func(t *testing.T) {
 			o := &op{
-				ID: id, Method: methodNamed(t, x.method), Err: x.err, Run: x.run, Saw: x.saw, End: max(x.took, 1), Bound: time.Second,
+				ID: id, Method: methodNamed(t, x.method), Err: x.err, Run: x.run, Saw: x.saw, Keyed: x.keyed, Told: x.told,
 				Read: x.read[0], Low: x.read[1], High: x.read[2],
 			}
+			last := try{Took: max(x.took, 1), Bound: time.Second, Delivery: limpet.DeliveryReceived}
+			if x.err != nil {
+				last.Delivery = limpet.DeliveryOf(x.err)
+			}
+			o.Tries = append(x.before, last)
 			e := evidence{witness: x.witness, objects: []contents{{}, {}}}
 			if x.free {
 				o.Object = 1

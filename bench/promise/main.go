@@ -77,7 +77,7 @@ func parse(args []string, out io.Writer) (o options, err error) {
 	flags.IntVar(&o.clients, "clients", 48, "connections to the node")
 	flags.IntVar(&o.workers, "callers", 960, "calls at one time")
 	flags.IntVar(&o.objects, "objects", 400, "objects in each round")
-	flags.IntVar(&o.every, "every", 100, "the proxy strikes one call of so many")
+	flags.IntVar(&o.every, "every", 60, "the proxy strikes one call of so many")
 	flags.DurationVar(&o.round, "round", 30*time.Second, "after this long everything is judged, and a fresh directory begins")
 	flags.StringVar(&o.dir, "dir", "", "folder for the data of nodes (default: that of temporary files)")
 	flags.StringVar(&o.mutation, "mutate", "", "break the promise on purpose: "+strings.Join(mutation.Names(), ", "))

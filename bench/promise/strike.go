@@ -52,7 +52,7 @@ const leastStrikes = 100
 const (
 	longFreezeTime = 14 * time.Second // both sides give up after 10 s
 	refuseEvery    = 6                // connections
-	mostIced       = 4                // connections that are frozen for long at one time
+	mostIced       = 5                // connections that are frozen for long at one time
 	lateSpan       = 20 * time.Millisecond
 )
 

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/limpet-dev/limpet"
 	"github.com/limpet-dev/limpet/bench/measure"
 )
 
@@ -34,6 +35,7 @@ func (r *run) snapshot() snapshot {
 	r.callers.mu.Lock()
 	defer r.callers.mu.Unlock()
 	s.sums = r.callers.sum
+	s.sums.Asked = maps.Clone(s.sums.Asked)
 	s.sums.Ended = map[string]*endings{}
 	for k, v := range r.callers.sum.Ended {
 		e := *v
@@ -84,6 +86,16 @@ func (s *snapshot) tables(w io.Writer) {
 		t.Row(row.name, whole(row.r.Sent), whole(row.r.Accepted), whole(row.r.Answered), whole(row.r.Refused))
 	}
 	t.Write(w)
+	var asked []string
+	for k := range limpet.OutcomeNotKept + 1 {
+		name := k.String()
+		if k == 0 {
+			name = "nobody can tell"
+		}
+		asked = append(asked, fmt.Sprintf("%s %s", name, whole(s.sums.Asked[k])))
+	}
+	fmt.Fprintf(w, "%s calls had a key, and %s further tries were made with it. What became of lost calls was asked: %s.\n",
+		whole(s.sums.Keyed), whole(s.sums.Again), strings.Join(asked, ", "))
 	fmt.Fprintf(w, "%s attempts of %s calls; the slowest call took %v. %d histories were checked, %d of them undecided.\n",
 		whole(s.tally.Attempts), whole(s.sums.Calls), s.sums.Slowest.Round(time.Millisecond), s.histories, s.unknown)
 }
