@@ -48,11 +48,30 @@ func (t *transport) Do(ctx context.Context, a dispatch.Attempt) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	out, err := s.Call(ctx, t.head(ctx, a, wire.KindMethod), args)
-	if err != nil || out == nil {
-		return nil, t.told(err)
+	p := limpet.Parcel{Bytes: args}
+	if caps := a.Call.Runner.Capabilities(); len(caps) > 0 {
+		p.Caps = make([]limpet.Capability, len(caps))
+		for i, c := range caps {
+			p.Caps[i] = c.Dup()
+		}
 	}
-	return out, nil
+	h := t.head(ctx, a, wire.KindMethod)
+	if a.Pipe != nil || a.Call.Property || len(a.Call.Path) > 0 {
+		h.Ext = &wire.Ext{Path: a.Call.Path, Property: a.Call.Property}
+		if a.Pipe != nil {
+			h.Ext.Pipelinable, h.Ext.Begun = true, func(p *wire.Promise) { a.Pipe.Attach(p) }
+		}
+	}
+	out, err := s.Call(ctx, h, p)
+	switch {
+	case err != nil:
+		return nil, t.told(err)
+	case len(out.Caps) > 0:
+		return out, nil
+	case out.Bytes != nil:
+		return out.Bytes, nil
+	}
+	return nil, nil
 }
 
 // Fetch makes one attempt of a fetch.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/limpet-dev/limpet"
 	"github.com/limpet-dev/limpet/internal/dispatch"
+	"github.com/limpet-dev/limpet/internal/value"
 	"github.com/limpet-dev/limpet/internal/wire"
 )
 
@@ -138,24 +139,35 @@ type callee struct {
 var _ wire.Callee = callee{}
 
 // Call runs a method.
-func (c callee) Call(ctx context.Context, h *wire.Call, args limpet.Encoded) (limpet.Encoded, error) {
+func (c callee) Call(ctx context.Context, h *wire.Call, args limpet.Parcel) (limpet.Parcel, error) {
+	defer args.Release() // SPEC B39
 	b, id, err := c.find(h)
 	if err != nil {
-		return nil, err
+		return limpet.Parcel{}, err
 	}
-	spec := limpet.EncodedCall(&limpet.CallSpec{
+	spec := &limpet.CallSpec{
 		Kind: limpet.KindMethod, Binding: b, Object: id, Method: h.Method, Existing: h.Existing,
 		Key: h.Key, Policy: limpet.RetryPolicy{ReplayOutcome: h.Replay},
-	}, limpet.Parcel{Bytes: args})
-	out, err := c.n.host.Do(ctx, attempt(spec, h))
-	if err != nil || out == nil {
-		return nil, err
 	}
-	if p, ok := out.(limpet.Parcel); ok {
-		p.Release()
-		return nil, limpet.Errorf(limpet.CodeNotSupported, "not supported: stubs, functions and streams over a connection").With(func(e *limpet.Error) { e.Delivery = limpet.DeliveryReceived })
+	if x := h.Ext; x != nil {
+		spec.Path, spec.Property = x.Path, x.Property
 	}
-	return out.(limpet.Encoded), nil // what EncodedCall's Runner returns otherwise
+	out, err := c.n.host.Do(ctx, attempt(limpet.EncodedCall(spec, args), h))
+	if err != nil {
+		return limpet.Parcel{}, err
+	}
+	switch out := out.(type) { // what EncodedCall's Runner returns
+	case limpet.Encoded:
+		return limpet.Parcel{Bytes: out}, nil
+	case limpet.Parcel:
+		return out, nil
+	}
+	return limpet.Parcel{}, nil
+}
+
+// Child makes a pipelined call.
+func (callee) Child(ctx context.Context, result limpet.Parcel, c limpet.TargetCall) (limpet.Parcel, error) {
+	return limpet.CallResult(ctx, value.Codec{}, result, c)
 }
 
 // Fetch runs an http.Handler.

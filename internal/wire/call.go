@@ -25,8 +25,21 @@ const (
 	// KindOutcome asks for the outcome of a call of an object; Method is the
 	// limpet.OutcomeQuery as text.
 	KindOutcome
-	lastKind = KindOutcome
+	// KindTarget calls a capability that the receiver exported, or a member of the
+	// promised result of an earlier call; KindTargetFetch sends it a request;
+	// KindStream reads it.
+	KindTarget
+	KindTargetFetch
+	KindStream
+	lastKind = KindStream
 )
+
+// ofObject reports whether a call is of an object, or of a binding: a node that
+// drains takes no more of these.
+func (k Kind) ofObject() bool { return k != KindTarget && k != KindTargetFetch && k != KindStream }
+
+// hasResponse reports whether the outcome is that of a fetch.
+func (k Kind) hasResponse() bool { return k == KindFetch || k == KindTargetFetch }
 
 // Boot names one life of one process over one data directory.
 type Boot struct {
@@ -75,6 +88,33 @@ type Call struct {
 	URL, Host string
 	Header    http.Header
 	Trailer   http.Header
+
+	// Ext is nil for plain calls.
+	Ext *Ext
+}
+
+// Ext is what a call has beyond plain ones.
+type Ext struct {
+	// Path leads from the object's member that Method names, or from the
+	// capability, to what is called (SPEC B25); at most limpet.MaxPath. Property
+	// reads it and does not call it (SPEC B24).
+	Path     []string
+	Property bool
+	// Pipelinable asks the receiver to keep the result for calls on it until
+	// Promise.Close. Begun gets the Promise, on the caller's goroutine, when the
+	// call is about to be sent; it is not called if this connection has too many
+	// results kept already, and then Pipelinable is cleared.
+	Pipelinable bool
+	Begun       func(*Promise)
+
+	capability, parent uint64   // of KindTarget and so on
+	of                 *outCall // the parent, on the caller's side
+	caps               []descriptor
+}
+
+// more reports whether there is something for appendExt.
+func (x *Ext) more() bool {
+	return x.Property || x.Pipelinable || len(x.Path) > 0 || len(x.caps) > 0
 }
 
 // BindingInfo is what a caller must know of a binding.
@@ -86,12 +126,17 @@ type BindingInfo struct {
 // Callee is what a Server hands calls to. It is safe for concurrent use. When
 // ctx ends, its methods return soon.
 type Callee interface {
-	// Call runs a method with arguments that are there entirely. The result is
-	// nil for none. Errors are *limpet.Error as a dispatch.Transport gives them.
-	Call(ctx context.Context, c *Call, args limpet.Encoded) (limpet.Encoded, error)
+	// Call runs a method with arguments that are there entirely and belong to the
+	// callee, also when it fails. Errors are *limpet.Error as a dispatch.Transport
+	// gives them.
+	Call(ctx context.Context, c *Call, args limpet.Parcel) (limpet.Parcel, error)
 	// Fetch runs an object's http.Handler as a dispatch.Transport does: ctx
 	// bounds the body too.
 	Fetch(ctx context.Context, c *Call, req *http.Request) (*http.Response, error)
+	// Child makes a call on a result, which is not the callee's to release:
+	// through members of the value to a capability in it (SPEC B33, B35). It takes
+	// over c.Args, also when it fails.
+	Child(ctx context.Context, result limpet.Parcel, c limpet.TargetCall) (limpet.Parcel, error)
 	// Describe tells of a binding; an unknown one is CodeUnknownNamespace.
 	Describe(ctx context.Context, binding string) (BindingInfo, error)
 	// Outcome tells what became of a call: c.Method is the limpet.OutcomeQuery, age

@@ -19,23 +19,31 @@ import (
 //	Callee ◀──▶ │ incoming (the peer's) │ ◀──▶ the peer's outgoing
 //	            └───────────────────────┘
 //
-// A drain ends new calls of objects in one direction. Calls under way go on, and
-// so do those that they lead to in the other direction: the connection ends when
-// neither side has a call left.
+// A drain ends new calls of objects. Calls under way go on, and so do those that
+// they lead to: of capabilities, in both directions. The connection ends when
+// neither side has a call left, nor a byte stream that the other may still read.
 type duplex struct {
 	*link
 	dialer bool
 	peer   Hello
 	out    outgoing
 	in     incoming
+	caps   capabilities
 }
 
 // init makes both halves of a new link. Calls of the peer go to callee; base is
-// the context of all of them, w runs them.
-func (d *duplex) init(l *link, dialer bool, callee Callee, base context.Context, held *budget, w *workers) {
+// the context of all of them, w runs them. held counts the bytes that calls hold,
+// total the capabilities.
+func (d *duplex) init(l *link, dialer bool, callee Callee, base context.Context, held, total *budget, w *workers) {
 	d.link, d.dialer = l, dialer
 	d.out = outgoing{link: l, d: d, calls: map[uint64]*outCall{}, next: 2}
-	d.in = incoming{link: l, d: d, calls: map[uint64]*inCall{}, callee: callee, base: base, budget: held, most: maxCalls, workers: w}
+	d.in = incoming{
+		link: l, d: d, calls: map[uint64]*inCall{}, promised: map[uint64]*promised{},
+		callee: callee, base: base, budget: held, most: maxCalls, workers: w,
+	}
+	d.caps = capabilities{
+		link: l, d: d, total: total, exports: map[uint64]limpet.Capability{}, imports: map[uint64]limpet.CapabilityKind{},
+	}
 	if dialer {
 		d.out.next, d.in.most = 1, maxBackCalls
 	} else {
@@ -63,6 +71,8 @@ func (d *duplex) frame(f frame) error {
 		return nil
 	case frameCall:
 		return d.in.begin(f)
+	case frameRelease:
+		return d.caps.released(f.payload)
 	}
 	if d.ours(f.call) {
 		return d.out.frame(f)
@@ -75,7 +85,7 @@ func (d *duplex) ours(call uint64) bool { return (call%2 == 1) == d.dialer }
 
 // restLocked ends the connection when one side drains and no call is left.
 func (d *duplex) restLocked() {
-	if (d.in.drained || d.out.away) && len(d.in.calls) == 0 && len(d.out.calls) == 0 {
+	if (d.in.drained || d.out.away) && len(d.in.calls) == 0 && len(d.out.calls) == 0 && d.caps.streams == 0 {
 		d.finishLocked(errClosed)
 	}
 }
@@ -84,6 +94,7 @@ func (d *duplex) restLocked() {
 func (d *duplex) gone(why error) {
 	d.out.gone(why)
 	d.in.gone(why)
+	d.caps.gone()
 }
 
 func (d *duplex) tick(now time.Duration) { d.in.tick(now) }
@@ -95,8 +106,14 @@ func (noObjects) refuse() *limpet.Error {
 	return refused(limpet.CodeNotSupported, "the process at the other end of the connection has no objects")
 }
 
-func (n noObjects) Call(context.Context, *Call, limpet.Encoded) (limpet.Encoded, error) {
-	return nil, n.refuse()
+func (n noObjects) Call(_ context.Context, _ *Call, args limpet.Parcel) (limpet.Parcel, error) {
+	args.Release()
+	return limpet.Parcel{}, n.refuse()
+}
+
+func (n noObjects) Child(_ context.Context, _ limpet.Parcel, c limpet.TargetCall) (limpet.Parcel, error) {
+	c.Args.Release()
+	return limpet.Parcel{}, n.refuse()
 }
 
 func (n noObjects) Fetch(context.Context, *Call, *http.Request) (*http.Response, error) {

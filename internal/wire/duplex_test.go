@@ -38,7 +38,7 @@ func (w *world) pair(t *testing.T) (*Session, *serverConn) {
 func startBack(ctx context.Context, c *serverConn, h *Call, args limpet.Encoded) chan outcome {
 	done := make(chan outcome, 1)
 	go func() {
-		v, err := c.out.call(ctx, h, args)
+		v, err := plainCall(ctx, &c.duplex, h, args)
 		done <- outcome{v, err}
 	}()
 	return done
@@ -53,16 +53,16 @@ func TestCallsBothWays(t *testing.T) {
 		long := limpet.Encoded(strings.Repeat("0123456789", 30<<10))
 		depth := func(args limpet.Encoded) byte { return args[len(args)-1] }
 		w = serve(t, &callee{call: func(ctx context.Context, c *Call, args limpet.Encoded) (limpet.Encoded, error) {
-			return w.conn(t).out.call(ctx, method(c.Method+"s"), append(args[:len(args)-1:len(args)-1], depth(args)-1))
+			return plainCall(ctx, &w.conn(t).duplex, method(c.Method+"s"), append(args[:len(args)-1:len(args)-1], depth(args)-1))
 		}}, sim.Clock{})
 		w.dialer.Callee = &callee{call: func(ctx context.Context, c *Call, args limpet.Encoded) (limpet.Encoded, error) {
 			if depth(args) == 0 {
 				return append(args[:len(args)-1:len(args)-1], c.Method...), nil
 			}
-			return s.Call(ctx, method(c.Method+"d"), args)
+			return plainCall(ctx, &s.duplex, method(c.Method+"d"), args)
 		}}
 		s = w.session(t)
-		got, err := s.Call(t.Context(), method("m"), append(long, 5))
+		got, err := plainCall(t.Context(), &s.duplex, method("m"), append(long, 5))
 		if want := append(long, "msdsdsdsds"...); err != nil || !bytes.Equal(got, want) {
 			t.Errorf("%d bytes %q, %v; want %d", len(got), got[max(0, len(got)-20):], err, len(want))
 		}
@@ -70,7 +70,7 @@ func TestCallsBothWays(t *testing.T) {
 		w.dialer.Callee.(*callee).call = func(context.Context, *Call, limpet.Encoded) (limpet.Encoded, error) {
 			return nil, &limpet.Error{Code: "Own", Message: "no", Remote: true, Delivery: limpet.DeliveryReceived}
 		}
-		_, err = s.Call(t.Context(), method("m"), limpet.Encoded{5})
+		_, err = plainCall(t.Context(), &s.duplex, method("m"), limpet.Encoded{5})
 		wantDelivery(t, "a callback that fails", err, "Own", limpet.DeliveryReceived)
 		if s.pool.free != newPool().free || w.conn(t).pool.free != newPool().free {
 			t.Error("windows were not given back")
@@ -88,9 +88,9 @@ func TestNoObjects(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := serve(t, &callee{call: echo}, sim.Clock{})
 		s, c := w.pair(t)
-		_, err := c.out.call(t.Context(), method("m"), nil)
+		_, err := plainCall(t.Context(), &c.duplex, method("m"), nil)
 		wantDelivery(t, "a call", err, limpet.CodeNotSupported, limpet.DeliveryNone)
-		if _, err := s.Call(t.Context(), method("m"), nil); err != nil {
+		if _, err := plainCall(t.Context(), &s.duplex, method("m"), nil); err != nil {
 			t.Errorf("the connection has ended: %v", err)
 		}
 		s.Close()
@@ -106,12 +106,12 @@ func TestDrainLetsCallbacksPass(t *testing.T) {
 		goOn := make(chan struct{})
 		w = serve(t, &callee{call: func(ctx context.Context, _ *Call, args limpet.Encoded) (limpet.Encoded, error) {
 			<-goOn
-			return w.conn(t).out.call(ctx, method("back"), args)
+			return plainCall(ctx, &w.conn(t).duplex, method("back"), args)
 		}}, sim.Clock{})
 		var nested error
 		var s *Session
 		w.dialer.Callee = &callee{call: func(ctx context.Context, _ *Call, args limpet.Encoded) (limpet.Encoded, error) {
-			_, nested = s.Call(ctx, method("new"), nil)
+			_, nested = plainCall(ctx, &s.duplex, method("new"), nil)
 			return args, nil
 		}}
 		s = w.session(t)
@@ -209,7 +209,7 @@ func TestCancelCallback(t *testing.T) {
 		}
 		close(release)
 		synctest.Wait()
-		if _, err := c.out.call(t.Context(), method("a"), nil); err != nil {
+		if _, err := plainCall(t.Context(), &c.duplex, method("a"), nil); err != nil {
 			t.Errorf("after them: %v", err)
 		}
 		s.Close()
@@ -301,7 +301,7 @@ func TestBadRunnerBehindDialer(t *testing.T) {
 	for name, b := range map[string][]byte{
 		"data before the outcome": appendFrame(nil, frameData, 0, 2, []byte("x")),
 		"a response to a method":  appendFrame(nil, frameResponse, 0, 2, appendResponse(nil, &responseHead{status: 200})),
-		"a call never made":       appendFrame(nil, frameResult, 0, 8, appendResult(nil, nil)),
+		"a call never made":       appendFrame(nil, frameResult, 0, 8, appendResult(nil, nil, nil)),
 		"malformed failure":       appendFrame(nil, frameFailure, 0, 2, []byte{0xff}),
 		"a result too long":       append(appendFrame(nil, frameResult, 0, 2, []byte{1, 1}), appendFrame(nil, frameData, flagEnd, 2, []byte("xx"))...),
 		"a result too short":      append(appendFrame(nil, frameResult, 0, 2, []byte{1, 3}), appendFrame(nil, frameData, flagEnd, 2, []byte("xx"))...),
@@ -344,7 +344,7 @@ func TestFrozenDialer(t *testing.T) {
 		p := newDialerScript(t, w)
 		go func() { _, _ = io.Copy(io.Discard, p.conn) }() // it reads and says nothing
 		begun := time.Now()
-		_, err := w.conn(t).out.call(t.Context(), method("a"), nil)
+		_, err := plainCall(t.Context(), &w.conn(t).duplex, method("a"), nil)
 		wantDelivery(t, "a callback of a frozen peer", err, limpet.CodeDisconnected, limpet.DeliveryUncertain)
 		if took := time.Since(begun); took > lostAfter+pingEvery {
 			t.Errorf("it was lost after %v", took)

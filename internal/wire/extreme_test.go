@@ -34,7 +34,7 @@ func TestFarDeadline(t *testing.T) {
 	} {
 		s := w.session(t)
 		ctx, cancel := context.WithDeadline(t.Context(), at)
-		if _, err := s.Call(ctx, method("m"), limpet.Encoded{1}); err != nil {
+		if _, err := plainCall(ctx, &s.duplex, method("m"), limpet.Encoded{1}); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 		cancel()
@@ -83,7 +83,7 @@ func TestTooManyTrailers(t *testing.T) {
 				if err == nil || errors.Is(err, limpet.CodeDisconnected) {
 					t.Errorf("the fetch says %v", err)
 				}
-				if _, err := s.Call(t.Context(), method("m"), limpet.Encoded{1}); err != nil {
+				if _, err := plainCall(t.Context(), &s.duplex, method("m"), limpet.Encoded{1}); err != nil {
 					t.Errorf("another call on the connection: %v", err)
 				}
 			})

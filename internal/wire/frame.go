@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"time"
 	"unicode/utf8"
@@ -75,21 +76,26 @@ const (
 	// framePing asks for a framePong with the same 8 bytes.
 	framePing
 	framePong
-	// frameGoAway refuses new calls: 8 bytes are the number of the last call that
-	// was or will be answered; calls above it never reached anybody. Then text
-	// that says why.
+	// frameGoAway refuses new calls of objects: 8 bytes are the number of the last
+	// one that was or will be answered; those above it never reached anybody. Then
+	// text that says why. Calls of capabilities go on while the connection lasts.
 	frameGoAway
 	// frameAck gives claims back whose only attempt was answered: entries of 32
 	// bytes of object, 16 of nonce and 8 of creation time.
 	frameAck
 	// frameMore is the next part of a block.
 	frameMore
+	// frameRelease gives capabilities back that the peer exported: readReleases.
+	frameRelease
+	// frameForget says that no more calls come on the promised result of a call
+	// that the sender made as pipelinable. It has no payload.
+	frameForget
 
-	lastFrame = frameMore
+	lastFrame = frameForget
 )
 
 var frameNames = [...]string{"", "HELLO", "CALL", "RESULT", "RESPONSE", "FAILURE", "DATA", "TRAILER", "ABORT",
-	"WINDOW", "CANCEL", "PING", "PONG", "GOAWAY", "ACK", "MORE"}
+	"WINDOW", "CANCEL", "PING", "PONG", "GOAWAY", "ACK", "MORE", "RELEASE", "FORGET"}
 
 func (t frameType) String() string {
 	if 0 < t && t <= lastFrame {
@@ -246,7 +252,7 @@ func parseHead(b []byte) (f frame, n int, err error) {
 		return f, n, violation("%v of %d bytes; the limit is %d", f.typ, n, maxPayload)
 	}
 	switch f.typ {
-	case frameHello, framePing, framePong, frameGoAway, frameAck:
+	case frameHello, framePing, framePong, frameGoAway, frameAck, frameRelease:
 		if f.call != 0 {
 			return f, n, violation("%v names call %d", f.typ, f.call)
 		}
@@ -351,24 +357,32 @@ const (
 const (
 	callReplay   = 1 << iota // Call.Replay
 	callKey                  // Call.Key
-	lastMoreFlag = callKey
+	callExt                  // Call.Ext
+	lastMoreFlag = callExt
 )
 
 // appendCall writes the payload of frameCall:
 //
-//	1 kind   0 method, 1 fetch, 2 describe a binding, 3 ask for an outcome
+//	1 kind   0 method, 1 fetch, 2 describe a binding, 3 ask for an outcome; of a
+//	         capability: 4 call, 5 fetch, 6 stream
 //	1 flags  existing, named, identity, retry, will retry, deadline, trace, more
-//	more: 1 flags  replay the outcome, key
-//	text binding
-//	  a description of a binding ends here
-//	32 object; named: text name
-//	varint attempt
-//	identity: 16 nonce, 8 creation time in ms
-//	varint count, each 16 history and 16 boot: processes that may have received
-//	  an earlier attempt
-//	key: text idempotency key
+//	more: 1 flags  replay the outcome, key, ext
+//	of an object:
+//	  text binding
+//	    a description of a binding ends here
+//	  32 object; named: text name
+//	  varint attempt
+//	  identity: 16 nonce, 8 creation time in ms
+//	  varint count, each 16 history and 16 boot: processes that may have received
+//	    an earlier attempt
+//	  key: text idempotency key
+//	of a capability:
+//	  varint id that the receiver exported, or 0
+//	  varint number of the call on whose result it is made, or 0
 //	deadline: varint ms left, rounded up
 //	trace: text traceparent, text tracestate
+//	ext: appendExt
+//	  a stream ends here
 //	varint length of the body + 1, 0 if it is not known
 //	method: text name; outcome: text query, the body is 8 bytes of age in ms
 //	fetch: text method, text URL, text host, header, trailer names as a header
@@ -394,21 +408,52 @@ func appendCall(b []byte, c *Call) []byte {
 	if c.Key != "" {
 		more |= callKey
 	}
+	if c.Ext != nil && c.Ext.more() {
+		more |= callExt
+	}
 	set(callMore, more != 0)
 	b = append(b, byte(c.Kind), flags)
 	if more != 0 {
 		b = append(b, more)
 	}
-	b = appendText(b, c.Binding)
-	if c.Kind == KindDescribe {
+	if c.Kind.ofObject() {
+		if b = appendText(b, c.Binding); c.Kind == KindDescribe {
+			return b
+		}
+		b = appendObject(b, c)
+	} else {
+		b = binary.AppendUvarint(binary.AppendUvarint(b, c.Ext.capability), c.Ext.parent)
+	}
+	if c.HasTimeLeft {
+		b = binary.AppendUvarint(b, uint64(max((c.TimeLeft+time.Millisecond-1).Milliseconds(), 0)))
+	}
+	if flags&callTrace != 0 {
+		b = appendText(appendText(b, c.TraceParent), c.TraceState)
+	}
+	if flags&callExt != 0 {
+		b = appendExt(b, c.Ext)
+	}
+	if c.Kind == KindStream {
 		return b
 	}
+	b = binary.AppendUvarint(b, uint64(c.Length+1)) //nolint:gosec // at least 0
+	switch c.Kind {
+	case KindMethod, KindOutcome:
+		return appendText(b, c.Method)
+	case KindTarget:
+		return b
+	}
+	b = appendText(appendText(appendText(b, c.Method), c.URL), c.Host)
+	return appendTrailerNames(appendHeader(b, c.Header), c.Trailer)
+}
+
+func appendObject(b []byte, c *Call) []byte {
 	b = append(b, c.Object[:]...)
 	if c.Named {
 		b = appendText(b, c.Name)
 	}
 	b = binary.AppendUvarint(b, uint64(max(c.Attempt, 0)))
-	if flags&callIdentity != 0 {
+	if !c.Identity.IsZero() {
 		b = append(b, c.Identity.Nonce[:]...)
 		b = binary.BigEndian.AppendUint64(b, uint64(c.Identity.CreatedMS)) //nolint:gosec // the bits
 	}
@@ -419,18 +464,7 @@ func appendCall(b []byte, c *Call) []byte {
 	if c.Key != "" {
 		b = appendText(b, c.Key)
 	}
-	if c.HasTimeLeft {
-		b = binary.AppendUvarint(b, uint64(max((c.TimeLeft+time.Millisecond-1).Milliseconds(), 0)))
-	}
-	if flags&callTrace != 0 {
-		b = appendText(appendText(b, c.TraceParent), c.TraceState)
-	}
-	b = binary.AppendUvarint(b, uint64(c.Length+1)) //nolint:gosec // at least 0
-	if c.Kind != KindFetch {
-		return appendText(b, c.Method)
-	}
-	b = appendText(appendText(appendText(b, c.Method), c.URL), c.Host)
-	return appendTrailerNames(appendHeader(b, c.Header), c.Trailer)
+	return b
 }
 
 func readCall(p []byte) (*Call, error) {
@@ -440,9 +474,11 @@ func readCall(p []byte) (*Call, error) {
 	if flags&callMore != 0 {
 		more = cur.u8()
 	}
-	c.Binding = cur.text(maxBinding)
 	if c.Kind > lastKind || more >= lastMoreFlag<<1 || flags&callMore != 0 && more == 0 {
 		return nil, violation("a call of kind %d with flags %#x, %#x", c.Kind, flags, more)
+	}
+	if c.Kind.ofObject() {
+		c.Binding = cur.text(maxBinding)
 	}
 	if c.Kind != KindDescribe {
 		cur.call(c, flags, more)
@@ -454,6 +490,42 @@ func readCall(p []byte) (*Call, error) {
 }
 
 func (c *cursor) call(to *Call, flags, more uint8) {
+	if to.Kind.ofObject() {
+		c.object(to, flags, more)
+	} else {
+		to.Ext = &Ext{capability: c.varint(math.MaxUint64), parent: c.varint(math.MaxUint64)}
+		// One or the other, and only calls are made on results.
+		c.bad = c.bad || (to.Ext.capability == 0) == (to.Ext.parent == 0) || to.Ext.parent != 0 && to.Kind != KindTarget || more&^callExt != 0
+	}
+	if to.HasTimeLeft = flags&callDeadline != 0; to.HasTimeLeft {
+		to.TimeLeft = milliseconds(c.varint(maxDeadline))
+	}
+	if flags&callTrace != 0 {
+		to.TraceParent, to.TraceState = c.text(MaxTrace), c.text(MaxTrace)
+	}
+	if more&callExt != 0 {
+		if to.Ext == nil {
+			to.Ext = &Ext{}
+		}
+		c.ext(to.Ext)
+		c.bad = c.bad || to.Kind != KindMethod && to.Kind != KindTarget || !to.Ext.more()
+	}
+	if to.Kind == KindStream {
+		return
+	}
+	to.Length = int64(c.varint(maxLength)) - 1 //nolint:gosec // bounded
+	switch to.Kind {
+	case KindMethod, KindOutcome:
+		to.Method = c.text(maxMethod)
+		return
+	case KindTarget:
+		return
+	}
+	to.Method, to.URL, to.Host = c.text(maxMethod), c.text(maxURL), c.text(maxURL)
+	to.Header, to.Trailer = c.header(), c.trailerNames()
+}
+
+func (c *cursor) object(to *Call, flags, more uint8) {
 	copy(to.Object[:], c.take(len(to.Object)))
 	to.Existing = flags&callExisting != 0
 	if to.Named = flags&callNamed != 0; to.Named {
@@ -478,19 +550,6 @@ func (c *cursor) call(to *Call, flags, more uint8) {
 			c.bad = true
 		}
 	}
-	if to.HasTimeLeft = flags&callDeadline != 0; to.HasTimeLeft {
-		to.TimeLeft = milliseconds(c.varint(maxDeadline))
-	}
-	if flags&callTrace != 0 {
-		to.TraceParent, to.TraceState = c.text(MaxTrace), c.text(MaxTrace)
-	}
-	to.Length = int64(c.varint(maxLength)) - 1 //nolint:gosec // bounded
-	if to.Kind != KindFetch {
-		to.Method = c.text(maxMethod)
-		return
-	}
-	to.Method, to.URL, to.Host = c.text(maxMethod), c.text(maxURL), c.text(maxURL)
-	to.Header, to.Trailer = c.header(), c.trailerNames()
 }
 
 // appendHeader writes HTTP fields: varint count, each text name and text value.
@@ -551,23 +610,37 @@ func readTrailer(p []byte) (http.Header, error) {
 	return h, nil
 }
 
-// appendResult writes the payload of frameResult: 1 byte, 0 for no value and 1
-// for one; varint length of the value.
-func appendResult(b []byte, v limpet.Encoded) []byte {
+// resultHead is the head of the result of a call.
+type resultHead struct {
+	has    bool // a value follows
+	length int
+	caps   []descriptor
+}
+
+// appendResult writes the payload of frameResult: 1 byte of bits, 1 a value
+// follows and 2 with capabilities; varint length of the value; capabilities.
+func appendResult(b []byte, v limpet.Encoded, caps []descriptor) []byte {
 	if v == nil {
 		return append(b, 0, 0)
 	}
-	return binary.AppendUvarint(append(b, 1), uint64(len(v)))
+	if len(caps) == 0 {
+		return binary.AppendUvarint(append(b, 1), uint64(len(v)))
+	}
+	return appendDescriptors(binary.AppendUvarint(append(b, 3), uint64(len(v))), caps)
 }
 
-func readResult(p []byte) (has bool, length int, err error) {
+func readResult(p []byte) (h resultHead, err error) {
 	cur := cursor{b: p}
-	kind := cur.u8()
-	n := cur.varint(maxBody)
-	if cur.bad || len(cur.b) != 0 || kind > 1 || kind == 0 && n != 0 {
-		return false, 0, violation("a result's head is malformed or over %d bytes", maxBody)
+	bits := cur.u8()
+	h.has, h.length = bits&1 != 0, int(cur.varint(maxBody)) //nolint:gosec // bounded
+	if bits&2 != 0 {
+		h.caps = cur.descriptors()
+		cur.bad = cur.bad || len(h.caps) == 0
 	}
-	return kind == 1, int(n), nil //nolint:gosec // bounded
+	if cur.bad || len(cur.b) != 0 || bits > 3 || bits == 2 || !h.has && h.length != 0 {
+		return resultHead{}, violation("a result's head is malformed or over %d bytes", maxBody)
+	}
+	return h, nil
 }
 
 // minStatus and maxStatus bound the status of a response.

@@ -28,19 +28,49 @@ func fullCall() *Call {
 	}
 }
 
+// unexported are types of this package that tests compare.
+var unexported = cmp.AllowUnexported(Ext{}, descriptor{}, resultHead{})
+
+// extended is what calls may have beyond plain ones.
+func extended() *Ext {
+	return &Ext{
+		Path: []string{"a", "", "ü"}, Property: true, Pipelinable: true,
+		caps: []descriptor{{limpet.CapabilityTarget, false, 1}, {limpet.CapabilityStream, true, 1<<64 - 1}},
+	}
+}
+
+func capabilityCall(k Kind, capability, parent uint64) *Call {
+	c := &Call{Kind: k, Ext: &Ext{capability: capability, parent: parent}, TimeLeft: time.Second, HasTimeLeft: true}
+	switch k {
+	case KindTarget:
+		x := extended()
+		x.capability, x.parent = capability, parent
+		c.Ext, c.Length = x, 7
+	case KindTargetFetch:
+		f := fullCall()
+		c.Length, c.Method, c.URL, c.Host, c.Header, c.Trailer = f.Length, f.Method, f.URL, f.Host, f.Header, f.Trailer
+	}
+	return c
+}
+
 func TestCallBytes(t *testing.T) {
 	for name, c := range map[string]*Call{
-		"fetch":    fullCall(),
-		"method":   {Kind: KindMethod, Binding: "B", Attempt: 1, Length: 32 << 20, Method: "add"},
-		"outcome":  {Kind: KindOutcome, Binding: "B", Length: 8, Method: "key:order-17"},
-		"describe": {Kind: KindDescribe, Binding: "B"},
+		"fetch":            fullCall(),
+		"method":           {Kind: KindMethod, Binding: "B", Attempt: 1, Length: 32 << 20, Method: "add"},
+		"outcome":          {Kind: KindOutcome, Binding: "B", Length: 8, Method: "key:order-17"},
+		"describe":         {Kind: KindDescribe, Binding: "B"},
+		"extended":         {Kind: KindMethod, Binding: "B", Method: "add", Ext: extended()},
+		"target":           capabilityCall(KindTarget, 1<<63, 0),
+		"child":            capabilityCall(KindTarget, 0, 77),
+		"stream":           capabilityCall(KindStream, 5, 0),
+		"a target's fetch": capabilityCall(KindTargetFetch, 5, 0),
 	} {
 		got, err := readCall(appendCall(nil, c))
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue
 		}
-		if d := cmp.Diff(c, got); d != "" {
+		if d := cmp.Diff(c, got, unexported); d != "" {
 			t.Errorf("%s differs (-want +got):\n%s", name, d)
 		}
 	}
@@ -56,6 +86,29 @@ func TestCallBytes(t *testing.T) {
 		"01" + "04" + strings.Repeat("00", 15) + "05" + strings.Repeat("00", 15) + "e807" + "07" + "03616464"
 	if got := hex.EncodeToString(appendCall(nil, c)); got != want {
 		t.Errorf("a call's bytes are\n%s, want\n%s", got, want)
+	}
+	c = &Call{Kind: KindTarget, Ext: extended(), Length: 2}
+	c.Ext.capability = 300
+	want = "04" + "8004" + "ac02" + "00" + "03" + "03" + "0161" + "00" + "02c3bc" + "02" + "0001" + "03ffffffffffffffffff01" + "03"
+	if got := hex.EncodeToString(appendCall(nil, c)); got != want {
+		t.Errorf("a call of a capability is\n%s, want\n%s", got, want)
+	}
+	if got := hex.EncodeToString(appendResult(nil, limpet.Encoded("x"), []descriptor{{limpet.CapabilityStream, false, 9}})); got != "0301"+"01"+"0109" {
+		t.Errorf("a result with a stream is %s", got)
+	}
+	for name, c := range map[string]*Call{
+		"of nothing":              capabilityCall(KindTarget, 0, 0),
+		"of two things":           capabilityCall(KindTarget, 1, 2),
+		"a stream in a result":    capabilityCall(KindStream, 0, 2),
+		"a fetch of a result":     capabilityCall(KindTargetFetch, 0, 2),
+		"a path on a fetch":       {Kind: KindFetch, Ext: &Ext{Path: []string{"x"}}},
+		"a path too long":         {Ext: &Ext{Path: make([]string, limpet.MaxPath+1)}},
+		"too many capabilities":   {Ext: &Ext{caps: make([]descriptor, maxExports+1)}},
+		"a capability without id": {Ext: &Ext{caps: make([]descriptor, 1)}},
+	} {
+		if _, err := readCall(appendCall(nil, c)); !errors.Is(err, errProtocol) {
+			t.Errorf("a call %s: %v", name, err)
+		}
 	}
 	if got := hex.EncodeToString(appendFrame(nil, frameData, flagEnd, 0x102, []byte("hi"))); got != "0602"+"0002"+"0000000000000102"+"6869" {
 		t.Errorf("a frame's bytes are %s", got)
@@ -209,8 +262,16 @@ func FuzzFrame(f *testing.F) {
 	f.Add(appendBlock(nil, frameCall, flagEnd, 1, appendCall(nil, fullCall())))
 	f.Add(appendBlock(nil, frameCall, 0, 1, appendCall(nil, &Call{Binding: "B", Method: "m"})))
 	f.Add(appendBlock(nil, frameResponse, 0, 1, appendResponse(nil, &responseHead{status: 200, length: -1, header: http.Header{"A": {"b"}}})))
-	f.Add(appendFrame(nil, frameResult, 0, 1, appendResult(nil, limpet.Encoded("x"))))
+	f.Add(appendFrame(nil, frameResult, 0, 1, appendResult(nil, limpet.Encoded("x"), nil)))
 	f.Add(appendFrame(nil, frameFailure, 0, 1, appendFailure(nil, limpet.Errorf("X", "y"))))
+	for _, k := range []Kind{KindTarget, KindTargetFetch, KindStream} {
+		f.Add(appendBlock(nil, frameCall, 0, 1, appendCall(nil, capabilityCall(k, 7, 0))))
+	}
+	f.Add(appendBlock(nil, frameCall, 0, 1, appendCall(nil, capabilityCall(KindTarget, 0, 7))))
+	f.Add(appendBlock(nil, frameCall, 0, 1, appendCall(nil, &Call{Method: "m", Ext: extended()})))
+	f.Add(appendFrame(nil, frameResult, 0, 1, appendResult(nil, limpet.Encoded("x"), extended().caps)))
+	f.Add(appendFrame(nil, frameRelease, 0, 0, []byte{1, 2, 0x80, 1}))
+	f.Add(appendFrame(nil, frameForget, 0, 3, nil))
 	f.Add(appendAcks(nil, []ack{{}}))
 	f.Add(appendGoAway(nil, 7, "why"))
 	f.Add(appendWindow(nil, 1, 7))
@@ -233,7 +294,7 @@ func FuzzFrame(f *testing.F) {
 					continue
 				}
 				again, err := readCall(appendCall(nil, c))
-				if d := cmp.Diff(c, again); err != nil || d != "" {
+				if d := cmp.Diff(c, again, unexported); err != nil || d != "" {
 					t.Fatalf("a call read back differs: %v\n%s", err, d)
 				}
 			case frameResponse:
@@ -243,9 +304,23 @@ func FuzzFrame(f *testing.F) {
 					}
 				}
 			case frameResult:
-				if _, n, err := readResult(fr.payload); err == nil && n > maxBody {
-					t.Fatalf("a result of %d bytes", n)
+				h, err := readResult(fr.payload)
+				if err != nil {
+					continue
 				}
+				if h.length > maxBody || len(h.caps) > maxExports {
+					t.Fatalf("a result of %d bytes and %d capabilities", h.length, len(h.caps))
+				}
+				var v limpet.Encoded
+				if h.has {
+					v = make(limpet.Encoded, h.length)
+				}
+				again, err := readResult(appendResult(nil, v, h.caps))
+				if d := cmp.Diff(h, again, unexported); err != nil || d != "" {
+					t.Fatalf("a result read back differs: %v\n%s", err, d)
+				}
+			case frameRelease:
+				_ = readReleases(fr.payload, func(uint64) error { return nil }) // must not panic
 			case frameFailure, frameAbort:
 				if e, err := readFailure(fr.payload); err == nil {
 					if limpet.DeliveryOf(e) == limpet.DeliveryUncertain && !errors.Is(e, io.ErrUnexpectedEOF) {

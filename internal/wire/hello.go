@@ -60,7 +60,7 @@ func (h Hello) Process() Boot { return Boot{History: h.History, Boot: h.Boot} }
 
 // window is what a body may begin with that is sent to the side which said h.
 func (h Hello) window(kind Kind, byDialer bool) uint32 {
-	if kind == KindMethod && byDialer && h.ValueWindow > 0 {
+	if (kind == KindMethod || kind == KindTarget) && byDialer && h.ValueWindow > 0 {
 		return h.ValueWindow
 	}
 	return h.InitialWindow

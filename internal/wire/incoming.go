@@ -28,12 +28,13 @@ type incoming struct {
 	workers *workers // run the calls; other connections may share them
 
 	// Under link.mu.
-	calls   map[uint64]*inCall
-	last    uint64 // highest number taken
-	drained bool   // GOAWAY was sent: calls above last are not taken
-	args    int64  // bytes of arguments held
-	results int64  // bytes of results that wait
-	running int    // goroutines of calls, also of those that are over
+	calls    map[uint64]*inCall
+	promised map[uint64]*promised
+	last     uint64 // highest number taken
+	drained  bool   // GOAWAY was sent: no new calls of objects are taken
+	args     int64  // bytes of arguments held
+	results  int64  // bytes of results that wait
+	running  int    // goroutines of calls, also of those that are over
 }
 
 // inCall is a call of the peer.
@@ -52,6 +53,15 @@ type inCall struct {
 	moved   time.Duration  // when a piece of args came last
 	running bool
 	over    bool // out of c.calls
+	ext     *inExt
+}
+
+// inExt is what a call has beyond plain ones, or nil.
+type inExt struct {
+	target  limpet.Capability // what is called; of the call, unless it is a stream
+	of      *promised         // the result on which the call is made, or nil
+	promise *promised         // of this call's result, or nil
+	args    []limpet.Capability
 }
 
 // callContext is the context of a call: it ends with the connection, with a
@@ -84,6 +94,13 @@ func (c *incoming) frame(f frame) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	ic := c.calls[f.call]
+	if f.typ == frameForget {
+		if f.call > c.last && !c.drained {
+			return violation("%v of call %d, which was never made", f.typ, f.call)
+		}
+		c.forgetLocked(f.call)
+		return nil
+	}
 	if ic == nil {
 		if f.call > c.last && !c.drained {
 			return violation("%v of call %d, which was never made", f.typ, f.call)
@@ -129,8 +146,10 @@ func (c *incoming) begin(f frame) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
-	case c.drained:
+	case c.drained && head.Kind.ofObject():
 		return nil // above GOAWAY: the caller knows that it was not taken
+	case c.link.last != nil:
+		return nil // the connection is about to end
 	case f.call <= c.last:
 		return violation("call %d after call %d", f.call, c.last)
 	case len(c.calls) >= c.most:
@@ -147,10 +166,18 @@ func (c *incoming) begin(f frame) error {
 	}
 	ic.out.init(ic.n, nil, ic.gone, c.d.peer.window(head.Kind, !c.d.dialer))
 	c.calls[ic.n] = ic
+	if head.Ext != nil {
+		if refused, err := ic.extendLocked(); refused != nil || err != nil {
+			if err == nil {
+				err = ic.refuseLocked(refused)
+			}
+			return err
+		}
+	}
 	if n := int64(len(f.payload)); n > smallHead && !ic.holdLocked(2*n) {
 		return ic.refuseLocked(overloaded("calls under way hold too many bytes of names and headers on this connection or node"))
 	}
-	if head.Kind == KindFetch {
+	if head.Kind.hasResponse() {
 		ic.body = newInBody(c.link, ic.n)
 		if f.ends() {
 			ic.body.endLocked(io.EOF)
@@ -160,7 +187,7 @@ func (c *incoming) begin(f frame) error {
 	switch {
 	case head.Kind == KindOutcome && head.Length != ageBytes:
 		return violation("an age of %d bytes", head.Length)
-	case head.Kind == KindMethod && (head.Length < 0 || head.Length > maxBody):
+	case (head.Kind == KindMethod || head.Kind == KindTarget) && (head.Length < 0 || head.Length > maxBody):
 		return violation("a method call with arguments of %d bytes", head.Length)
 	case f.ends():
 		if head.Length > 0 {
@@ -180,13 +207,83 @@ const smallHead = 4 << 10
 
 // holdLocked takes n bytes more of the budgets, if they are there.
 func (ic *inCall) holdLocked(n int64) bool {
-	c := ic.c
+	if !ic.c.holdLocked(n) {
+		return false
+	}
+	ic.held += n
+	return true
+}
+
+func (c *incoming) holdLocked(n int64) bool {
 	if c.args+n > c.budget.limit/2 || !c.budget.take(n) {
 		return false
 	}
 	c.args += n
-	ic.held += n
 	return true
+}
+
+func (c *incoming) giveLocked(n int64) {
+	c.args -= n
+	c.budget.give(n)
+}
+
+// extendLocked finds what a call is made on, and takes its capabilities. It is
+// refused, or the peer has broken the protocol.
+func (ic *inCall) extendLocked() (refused *limpet.Error, err error) {
+	c, h := ic.c, ic.head.Ext
+	x := &inExt{}
+	ic.ext = x
+	switch {
+	case h.capability != 0:
+		if x.target, err = c.d.caps.exportedLocked(h.capability); err != nil {
+			return nil, err
+		}
+		if ic.head.Kind != KindStream { // a read ends with the handle, a call does not
+			x.target = x.target.Dup()
+		}
+	case h.parent != 0:
+		if x.of = c.promised[h.parent]; x.of != nil {
+			x.of.refs++
+			break
+		}
+		switch {
+		case c.drained:
+			refused = draining("the node is stopping")
+		case h.parent >= ic.n || c.d.ours(h.parent):
+			return nil, violation("call %d on the result of call %d, which was not made before", ic.n, h.parent)
+		default:
+			refused = limpet.DisposedError()
+		}
+	}
+	x.args, err = c.d.caps.importLocked(h.caps)
+	if err != nil {
+		if errors.Is(err, errProtocol) {
+			return nil, err
+		}
+		return overloaded("%w", err), nil
+	}
+	if h.Pipelinable && refused == nil {
+		x.promise, err = c.promiseLocked(ic.n)
+	}
+	return refused, err
+}
+
+// freeLocked gives back what the call was made on and with.
+func (ic *inCall) freeLocked() {
+	x := ic.ext
+	if x == nil {
+		return
+	}
+	free := x.args
+	if x.target != nil && ic.head.Kind != KindStream {
+		free = append(free, x.target)
+	}
+	x.args, x.target = nil, nil
+	ic.c.d.caps.laterLocked(free)
+	if x.of != nil {
+		ic.c.letGoLocked(x.of)
+		x.of = nil
+	}
 }
 
 // argsLocked takes a piece of a method's arguments.
@@ -268,9 +365,24 @@ func (ic *inCall) endLocked(cause error) {
 	}
 	if !ic.running {
 		ic.releaseLocked()
+		ic.freeLocked()
+	}
+	if ic.ext != nil && ic.ext.promise != nil {
+		ic.c.breakLocked(ic.n, ic.ext.promise, gone(cause))
 	}
 	delete(ic.c.calls, ic.n)
 	ic.c.d.restLocked()
+}
+
+// gone is what calls on the promised result of a call fail with that has ended
+// without one.
+func gone(cause error) *limpet.Error {
+	if e, ok := cause.(*limpet.Error); ok { //nolint:errorlint // one of ours
+		return e
+	}
+	e := limpet.Errorf(limpet.CodeCanceled, "The operation was aborted: nobody waits for the call on whose result this one was made: %w", cause)
+	e.Delivery = limpet.DeliveryNone
+	return e
 }
 
 // broken is what a handler gets that reads its request's body too late.
@@ -283,8 +395,7 @@ func broken(cause error) error {
 
 // releaseLocked gives back what the arguments hold.
 func (ic *inCall) releaseLocked() {
-	ic.c.args -= ic.held
-	ic.c.budget.give(ic.held)
+	ic.c.giveLocked(ic.held)
 	ic.args, ic.held = nil, 0
 }
 
@@ -292,7 +403,7 @@ func (ic *inCall) releaseLocked() {
 func (ic *inCall) run() {
 	defer ic.c.wg.Done()
 	switch ic.head.Kind {
-	case KindFetch:
+	case KindFetch, KindTargetFetch:
 		ic.fetch()
 	case KindDescribe:
 		info, err := ic.c.callee.Describe(ic.ctx, ic.head.Binding)
@@ -300,17 +411,33 @@ func (ic *inCall) run() {
 			ic.fail(err)
 			break
 		}
-		ic.result(appendBinding(nil, info))
+		ic.result(limpet.Parcel{Bytes: appendBinding(nil, info)})
 	case KindOutcome:
 		ic.outcome()
-	case KindMethod:
-		result, err := ic.c.callee.Call(ic.ctx, ic.head, ic.args)
+	case KindStream:
+		ic.stream()
+	case KindMethod, KindTarget:
+		args := limpet.Parcel{Bytes: ic.args}
+		if x := ic.ext; x != nil {
+			args.Caps, x.args = x.args, nil
+		}
+		var result limpet.Parcel
+		var err error
+		if ic.head.Kind == KindMethod {
+			result, err = ic.c.callee.Call(ic.ctx, ic.head, args)
+		} else {
+			result, err = ic.target(args)
+		}
 		ic.c.mu.Lock()
 		ic.releaseLocked() // long before a slow reader has the result
+		ic.freeLocked()
 		ic.c.mu.Unlock()
 		if err != nil {
 			ic.fail(err)
 			break
+		}
+		if x := ic.ext; x != nil && x.promise != nil {
+			ic.c.keep(x.promise, result)
 		}
 		ic.result(result)
 	}
@@ -318,12 +445,64 @@ func (ic *inCall) run() {
 	defer ic.c.mu.Unlock()
 	ic.c.running--
 	ic.releaseLocked()
+	ic.freeLocked()
 	ic.endLocked(nil)
+}
+
+// target calls a capability, or something in the result of another call.
+func (ic *inCall) target(args limpet.Parcel) (limpet.Parcel, error) {
+	x := ic.ext
+	c := limpet.TargetCall{Path: ic.head.Ext.Path, Property: ic.head.Ext.Property, Args: args}
+	if x.of == nil {
+		return x.target.Call(ic.ctx, c)
+	}
+	select {
+	case <-x.of.done:
+	case <-ic.ctx.Done():
+		args.Release()
+		return limpet.Parcel{}, canceled(ic.ctx, limpet.DeliveryNone)
+	}
+	if x.of.err != nil {
+		args.Release()
+		return limpet.Parcel{}, x.of.err
+	}
+	return ic.c.callee.Child(ic.ctx, x.of.result, c)
+}
+
+// stream sends a byte stream.
+func (ic *inCall) stream() {
+	r, err := ic.ext.target.Open(ic.ctx)
+	if err != nil {
+		ic.fail(err)
+		return
+	}
+	defer r.Close()
+	if ic.c.block(&ic.out, frameResult, 0, appendResult(nil, nil, nil)) == nil {
+		ic.pump(r, func() http.Header { return nil })
+	}
+}
+
+// pump sends a body to its end.
+func (ic *inCall) pump(r io.Reader, trailer func() http.Header) {
+	err := ic.c.pump(&ic.out, r, trailer)
+	var source errSource
+	if errors.As(err, &source) {
+		failed := source.err
+		if !errors.Is(failed, io.ErrUnexpectedEOF) {
+			failed = answered(failed)
+		}
+		_ = ic.c.block(&ic.out, frameAbort, flagEnd, appendFailure(nil, failed)) // as for fail
+	}
 }
 
 // fail answers with a failure. The errors of writing mean that nobody waits.
 func (ic *inCall) fail(err error) {
 	e := answered(err)
+	if x := ic.ext; x != nil && x.promise != nil {
+		ic.c.mu.Lock()
+		ic.c.breakLocked(ic.n, x.promise, e)
+		ic.c.mu.Unlock()
+	}
 	b := appendFailure(nil, e)
 	n := int64(len(b))
 	if !ic.room(n) {
@@ -335,10 +514,11 @@ func (ic *inCall) fail(err error) {
 	ic.unroom(n)
 }
 
-// result answers with a value.
-func (ic *inCall) result(v limpet.Encoded) {
-	c := ic.c
+// result answers with a value, which it takes over.
+func (ic *inCall) result(p limpet.Parcel) {
+	c, v := ic.c, p.Bytes
 	if !ic.room(int64(len(v))) {
+		p.Release()
 		e := limpet.Errorf(limpet.CodeOverloaded, "the result of %d bytes was dropped: the caller's connection has more than %d bytes of results that it does not read", len(v), maxResults)
 		e.Overloaded, e.Delivery = true, limpet.DeliveryReceived
 		ic.fail(e)
@@ -348,20 +528,34 @@ func (ic *inCall) result(v limpet.Encoded) {
 	flags := uint8(0)
 	if len(v) == 0 {
 		flags = flagEnd
+		p.Release() // there are none in nothing
+		p.Caps = nil
 	}
-	if c.waitRoom(ic.gone) == nil {
-		head := appendBlock(make([]byte, 0, 2*headerBytes+8), frameResult, flags, ic.n, appendResult(nil, v))
-		if n := len(v); 0 < n && n <= min(int(ic.out.flow), maxPayload) {
-			ic.out.flow -= outflow(n)
-			c.pushLocked(item{head: appendHead(head, frameData, flagEnd, ic.n, n), tail: v})
-			v = nil
-		} else {
-			c.pushLocked(item{head: head})
-		}
+	if c.waitRoom(ic.gone) != nil {
+		p.Release()
+		return
+	}
+	caps, free, err := c.d.caps.exportLocked(p.Caps)
+	if err != nil {
 		c.mu.Unlock()
-		if len(v) > 0 {
-			_ = c.send(&ic.out, v, true) // as for fail
-		}
+		p.Release()
+		e := limpet.Errorf(limpet.CodeOverloaded, "the result was dropped: %w", err)
+		e.Overloaded, e.Delivery = true, limpet.DeliveryReceived
+		ic.fail(e)
+		return
+	}
+	head := appendBlock(make([]byte, 0, 2*headerBytes+8), frameResult, flags, ic.n, appendResult(nil, v, caps))
+	if n := len(v); 0 < n && n <= min(int(ic.out.flow), maxPayload) {
+		ic.out.flow -= outflow(n)
+		c.pushLocked(item{head: appendHead(head, frameData, flagEnd, ic.n, n), tail: v})
+		v = nil
+	} else {
+		c.pushLocked(item{head: head})
+	}
+	c.mu.Unlock()
+	limpet.Parcel{Caps: free}.Release()
+	if len(v) > 0 {
+		_ = c.send(&ic.out, v, true) // as for fail
 	}
 }
 
@@ -415,7 +609,13 @@ func (ic *inCall) fetch() {
 			req.Trailer[k] = v
 		}
 	}
-	resp, err := ic.c.callee.Fetch(ic.ctx, h, req.WithContext(ic.ctx))
+	req = req.WithContext(ic.ctx)
+	var resp *http.Response
+	if x := ic.ext; x != nil && x.target != nil {
+		resp, err = x.target.Fetch(ic.ctx, req)
+	} else {
+		resp, err = ic.c.callee.Fetch(ic.ctx, h, req)
+	}
 	if err != nil {
 		ic.fail(err)
 		return
@@ -448,15 +648,7 @@ func (ic *inCall) fetch() {
 	if err != nil {
 		return
 	}
-	err = ic.c.pump(&ic.out, resp.Body, func() http.Header { return resp.Trailer })
-	var source errSource
-	if errors.As(err, &source) {
-		failed := source.err
-		if !errors.Is(failed, io.ErrUnexpectedEOF) {
-			failed = answered(failed)
-		}
-		_ = ic.c.block(&ic.out, frameAbort, flagEnd, appendFailure(nil, failed)) // as for fail
-	}
+	ic.pump(resp.Body, func() http.Header { return resp.Trailer })
 }
 
 // gone ends all calls when the connection has ended.
@@ -470,6 +662,9 @@ func (c *incoming) gone(why error) {
 	defer c.mu.Unlock()
 	for _, ic := range c.calls {
 		ic.dropLocked(cause)
+	}
+	for n := range c.promised {
+		c.forgetLocked(n)
 	}
 }
 

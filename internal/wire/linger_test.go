@@ -45,7 +45,7 @@ func TestDrainDeliversLongAnswers(t *testing.T) {
 	defer s.Close()
 	done := make(chan error, 1)
 	go func() {
-		_, err := s.Call(t.Context(), method("m"), limpet.Encoded{1})
+		_, err := plainCall(t.Context(), &s.duplex, method("m"), limpet.Encoded{1})
 		done <- err
 	}()
 	<-started

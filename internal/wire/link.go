@@ -2,6 +2,7 @@ package wire
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"math"
@@ -103,6 +104,8 @@ type item struct {
 	head []byte
 	tail []byte // written after head, not changed by anybody
 	call *outCall
+	// release: it is a frameRelease, to which ids may be added.
+	release bool
 }
 
 func newLink(conn Conn, clock limpet.Clock) *link {
@@ -323,6 +326,23 @@ func (l *link) pushLocked(it item) {
 	l.queue = append(l.queue, it)
 	l.queued += len(it.head) + len(it.tail)
 	l.kick()
+}
+
+// pushReleaseLocked queues the release of a capability: behind all frames that
+// may name it.
+func (l *link) pushReleaseLocked(id uint64) {
+	if l.err != nil {
+		return
+	}
+	if n := len(l.queue); n > 0 && l.queue[n-1].release && len(l.queue[n-1].head) < maxReleases {
+		it := &l.queue[n-1]
+		before := len(it.head)
+		it.head = binary.AppendUvarint(it.head, id)
+		binary.BigEndian.PutUint16(it.head[2:], uint16(len(it.head)-headerBytes)) //nolint:gosec // below maxReleases and some
+		l.queued += len(it.head) - before
+		return
+	}
+	l.pushLocked(item{head: appendFrame(nil, frameRelease, 0, 0, binary.AppendUvarint(nil, id)), release: true})
 }
 
 // answerLocked is pushLocked for what the peer can provoke without reading.

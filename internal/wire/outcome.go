@@ -134,11 +134,12 @@ func (o *outgoing) outcomeOf(ctx context.Context, c *Call, age time.Duration) (*
 	}
 	c.Kind, c.Length = KindOutcome, ageBytes
 	o.left(ctx, c)
-	b, err := o.exchange(ctx, c, binary.BigEndian.AppendUint64(nil, uint64(age.Milliseconds()))) //nolint:gosec // the bits
+	b, err := o.exchange(ctx, c, limpet.Parcel{Bytes: binary.BigEndian.AppendUint64(nil, uint64(age.Milliseconds()))}) //nolint:gosec // the bits
 	if err != nil {
 		return nil, err
 	}
-	answer, err := readAnswer(b)
+	b.Release() // there should be none
+	answer, err := readAnswer(b.Bytes)
 	if err != nil {
 		o.fail(err)
 		return nil, lost(err, limpet.DeliveryReceived)
@@ -168,5 +169,5 @@ func (ic *inCall) outcome() {
 		ic.fail(err)
 		return
 	}
-	ic.result(b)
+	ic.result(limpet.Parcel{Bytes: b})
 }

@@ -37,35 +37,42 @@ type outgoing struct {
 	awayWhy string
 	slot    chan struct{} // closed when a call has ended; nil if nobody waits
 	held    int64         // of budget
+	// promised is the number of calls whose results the peer keeps.
+	promised int
 }
 
 // outCall is a call that this side makes.
 type outCall struct {
-	n     uint64
-	head  *Call
-	done  chan struct{} // closed when there is an outcome or a failure
-	over  chan struct{} // closed when the call has ended, body and all
-	in    inBody
-	out   outBody
-	fetch bool
+	n    uint64
+	head *Call
+	done chan struct{} // closed when there is an outcome or a failure
+	over chan struct{} // closed when the call has ended, body and all
+	in   inBody
+	out  outBody
 
 	// Under link.mu.
 	sent, dropped bool
-	settled       bool // done is closed
-	ended         bool // over is closed
+	refused       bool        // the peer said that it failed
+	settled       bool        // done is closed
+	ended         bool        // over is closed
+	promise       *outPromise // of a call that is pipelinable, else nil
 	// The outcome, fixed when done is closed.
-	err    error
-	has    bool // a result with a value
-	length int
-	resp   *responseHead
+	err  error
+	res  resultHead
+	caps []limpet.Capability // in the result, until somebody takes them
+	resp *responseHead
 }
 
 // begin queues a call's head, and its body if that is known and short. With
-// more set there is a body that is sent apart.
-func (o *outgoing) begin(ctx context.Context, c *Call, body limpet.Encoded, more bool) (*outCall, error) {
-	head := appendCall(make([]byte, headerBytes, 256), c)
-	if len(head)-headerBytes > maxBlock {
-		return nil, refused(limpet.CodeTooLarge, "the head of the call (name, URL, headers) is %d bytes; the limit is %d", len(head)-headerBytes, maxBlock)
+// more set there is a body that is sent apart. It takes over the capabilities,
+// unless it fails.
+func (o *outgoing) begin(ctx context.Context, c *Call, body limpet.Encoded, more bool, caps []limpet.Capability) (*outCall, error) {
+	var head []byte
+	if c.Ext == nil { // else what it says is known only below
+		head = appendCall(make([]byte, headerBytes, 256), c)
+		if len(head)-headerBytes > maxBlock {
+			return nil, refused(limpet.CodeTooLarge, "the head of the call (name, URL, headers) is %d bytes; the limit is %d", len(head)-headerBytes, maxBlock)
+		}
 	}
 	for {
 		if err := o.waitRoom(ctx.Done()); err != nil {
@@ -74,7 +81,7 @@ func (o *outgoing) begin(ctx context.Context, c *Call, body limpet.Encoded, more
 			}
 			return nil, lost(err, limpet.DeliveryNone)
 		}
-		if o.away {
+		if o.away && c.Kind.ofObject() {
 			why := o.awayWhy
 			o.mu.Unlock()
 			return nil, draining(why)
@@ -94,8 +101,15 @@ func (o *outgoing) begin(ctx context.Context, c *Call, body limpet.Encoded, more
 			return nil, canceled(ctx, limpet.DeliveryNone)
 		}
 	}
-	defer o.mu.Unlock()
-	oc := &outCall{n: o.next, head: c, done: make(chan struct{}), over: make(chan struct{}), fetch: c.Kind == KindFetch}
+	oc := &outCall{n: o.next, head: c, done: make(chan struct{}), over: make(chan struct{})}
+	var free []limpet.Capability
+	if c.Ext != nil {
+		var err error
+		if head, free, err = o.extendLocked(oc, caps); err != nil {
+			o.mu.Unlock()
+			return nil, err
+		}
+	}
 	o.next += 2
 	o.calls[oc.n] = oc
 	oc.in.init(o.link, oc.n, int64(o.hello.window(c.Kind, o.d.dialer)))
@@ -114,7 +128,49 @@ func (o *outgoing) begin(ctx context.Context, c *Call, body limpet.Encoded, more
 		oc.out.flow -= outflow(len(body))
 	}
 	o.pushLocked(item{head: head, tail: body, call: oc})
+	o.mu.Unlock()
+	limpet.Parcel{Caps: free}.Release()
+	if oc.promise != nil && c.Ext.Begun != nil {
+		c.Ext.Begun(&Promise{o, oc})
+	}
 	return oc, nil
+}
+
+// extendLocked makes the head of a call that is not a plain one. On an error
+// nothing has changed. free is as for exportLocked.
+func (o *outgoing) extendLocked(oc *outCall, caps []limpet.Capability) (head []byte, free []limpet.Capability, err error) {
+	x := oc.head.Ext
+	if x.of != nil {
+		if err := o.adoptLocked(oc, x.of); err != nil {
+			return nil, nil, err
+		}
+	}
+	if x.caps, free, err = o.d.caps.exportLocked(caps); err != nil {
+		return nil, nil, err
+	}
+	x.Pipelinable = x.Pipelinable && o.promised < min(int(o.d.peer.MaxCalls), maxCalls)
+	head = appendCall(make([]byte, headerBytes, 256), oc.head)
+	if n := len(head) - headerBytes; n > maxBlock {
+		for _, d := range x.caps { // the caller keeps them
+			if !d.home {
+				o.d.caps.takeBackLocked(d)
+			}
+		}
+		return nil, nil, refused(limpet.CodeTooLarge, "the head of the call (names, URL, headers, path) is %d bytes; the limit is %d", n, maxBlock)
+	}
+	if x.Pipelinable {
+		o.promised++
+		oc.promise = &outPromise{}
+	}
+	return head, free, nil
+}
+
+// dropLocked is for a call that never left, or that the peer never took.
+func (o *outgoing) dropLocked(oc *outCall) {
+	oc.dropped = true
+	if x := oc.head.Ext; x != nil && o.err == nil { // else gone releases everything
+		o.d.caps.unexportLocked(x.caps)
+	}
 }
 
 // settleLocked fixes the outcome, once.
@@ -122,6 +178,9 @@ func (o *outgoing) settleLocked(oc *outCall, err error) {
 	if !oc.settled {
 		oc.settled, oc.err = true, err
 		close(oc.done)
+		if err != nil {
+			o.brokenLocked(oc)
+		}
 	}
 }
 
@@ -153,7 +212,7 @@ func (o *outgoing) abandon(oc *outCall, why cancelReason, broken error) limpet.D
 		d = limpet.DeliveryOf(oc.err)
 	case !oc.sent:
 		d = limpet.DeliveryNone
-		oc.dropped = true
+		o.dropLocked(oc)
 	}
 	if !oc.ended && oc.sent {
 		o.pushLocked(item{head: appendFrame(nil, frameCancel, 0, oc.n, []byte{byte(why)})})
@@ -221,12 +280,16 @@ func (o *outgoing) left(ctx context.Context, c *Call) {
 	}
 }
 
-// call is Session.Call.
-func (o *outgoing) call(ctx context.Context, c *Call, args limpet.Encoded) (limpet.Encoded, error) {
+// call is Session.Call, and calls a capability.
+func (o *outgoing) call(ctx context.Context, c *Call, args limpet.Parcel) (limpet.Parcel, error) {
 	if len(c.Method) > maxMethod {
-		return nil, refused(limpet.CodeInvalidArgument, "a method name of %d bytes; the limit is %d", len(c.Method), maxMethod)
+		args.Release()
+		return limpet.Parcel{}, refused(limpet.CodeInvalidArgument, "a method name of %d bytes; the limit is %d", len(c.Method), maxMethod)
 	}
-	c.Length = int64(len(args))
+	if len(args.Caps) > 0 && c.Ext == nil {
+		c.Ext = &Ext{}
+	}
+	c.Length = int64(len(args.Bytes))
 	o.left(ctx, c)
 	return o.exchange(ctx, c, args)
 }
@@ -236,11 +299,12 @@ func (o *outgoing) describe(ctx context.Context, binding string) (BindingInfo, e
 	if len(binding) > maxBinding {
 		return BindingInfo{}, refused(limpet.CodeUnknownNamespace, "no namespace is bound to %.200q", binding)
 	}
-	b, err := o.exchange(ctx, &Call{Kind: KindDescribe, Binding: binding}, nil)
+	b, err := o.exchange(ctx, &Call{Kind: KindDescribe, Binding: binding}, limpet.Parcel{})
 	if err != nil {
 		return BindingInfo{}, err
 	}
-	info, err := readBinding(b)
+	b.Release() // there should be none
+	info, err := readBinding(b.Bytes)
 	if err != nil {
 		o.fail(err)
 		return BindingInfo{}, lost(err, limpet.DeliveryReceived)
@@ -248,20 +312,21 @@ func (o *outgoing) describe(ctx context.Context, binding string) (BindingInfo, e
 	return info, nil
 }
 
-func (o *outgoing) exchange(ctx context.Context, c *Call, args limpet.Encoded) (limpet.Encoded, error) {
-	long := len(args) > min(int(o.d.peer.window(c.Kind, o.d.dialer)), maxPayload)
-	first := args
+func (o *outgoing) exchange(ctx context.Context, c *Call, args limpet.Parcel) (result limpet.Parcel, err error) {
+	long := len(args.Bytes) > min(int(o.d.peer.window(c.Kind, o.d.dialer)), maxPayload)
+	first := args.Bytes
 	if long {
 		first = nil
 	}
-	oc, err := o.begin(ctx, c, first, long)
+	oc, err := o.begin(ctx, c, first, long, args.Caps)
 	if err != nil {
-		return nil, err
+		args.Release()
+		return result, err
 	}
 	if long {
 		sent := make(chan struct{})
 		if o.spawn(func() { // ends with the call; outcome tells why
-			_ = o.send(&oc.out, args, true)
+			_ = o.send(&oc.out, args.Bytes, true)
 			close(sent)
 		}) {
 			defer func() { <-sent }()
@@ -271,16 +336,30 @@ func (o *outgoing) exchange(ctx context.Context, c *Call, args limpet.Encoded) (
 		if e, ok := errors.AsType[*limpet.Error](err); ok && e.Delivery == limpet.DeliveryReceived {
 			o.acknowledge(oc)
 		}
-		return nil, err
+		o.take(oc).Release()
+		return result, err
 	}
-	var result limpet.Encoded
-	if oc.has {
-		if result, err = o.collect(ctx, oc); err != nil {
-			return nil, err
+	var b limpet.Encoded
+	if oc.res.has {
+		if b, err = o.collect(ctx, oc); err != nil {
+			o.take(oc).Release()
+			return result, err
 		}
 	}
 	o.acknowledge(oc)
+	if result.Bytes = b; oc.caps != nil {
+		result.Caps = o.take(oc).Caps
+	}
 	return result, nil
+}
+
+// take takes the capabilities of the result, once.
+func (o *outgoing) take(oc *outCall) limpet.Parcel {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	p := limpet.Parcel{Caps: oc.caps}
+	oc.caps = nil
+	return p
 }
 
 // whole takes a short result that has come to its end already, as most do.
@@ -288,7 +367,7 @@ func (o *outgoing) whole(oc *outCall) (limpet.Encoded, bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	in := &oc.in
-	if !errors.Is(in.err, io.EOF) || in.off > 0 || len(in.buf) != oc.length || o.budget != nil && oc.length > initialWindow {
+	if !errors.Is(in.err, io.EOF) || in.off > 0 || len(in.buf) != oc.res.length || o.budget != nil && oc.res.length > initialWindow {
 		return nil, false
 	}
 	result := limpet.Encoded(in.buf)
@@ -298,7 +377,7 @@ func (o *outgoing) whole(oc *outCall) (limpet.Encoded, bool) {
 
 // collect reads a result of known length.
 func (o *outgoing) collect(ctx context.Context, oc *outCall) (limpet.Encoded, error) {
-	if oc.length > 0 {
+	if oc.res.length > 0 {
 		if result, ok := o.whole(oc); ok {
 			return result, nil
 		}
@@ -308,26 +387,26 @@ func (o *outgoing) collect(ctx context.Context, oc *outCall) (limpet.Encoded, er
 	})
 	defer stop()
 	o.mu.Lock()
-	oc.in.expectLocked(int64(oc.length))
+	oc.in.expectLocked(int64(oc.res.length))
 	o.mu.Unlock()
 	var held int64
 	if o.budget != nil {
 		defer func() { o.unhold(held) }()
 	}
 	result := limpet.Encoded{} // nil would be none
-	for size := min(oc.length, maxWindow); len(result) < oc.length; {
+	for size := min(oc.res.length, maxWindow); len(result) < oc.res.length; {
 		if len(result) == cap(result) {
 			if o.budget != nil {
 				if !o.hold(int64(size) - held) {
 					o.abandon(oc, cancelClosed, errGone)
-					e := overloaded("results under way hold too many bytes on this connection or node; this one has %d", oc.length)
+					e := overloaded("results under way hold too many bytes on this connection or node; this one has %d", oc.res.length)
 					e.Delivery = limpet.DeliveryReceived
 					return nil, e
 				}
 				held = int64(size)
 			}
 			result = append(make(limpet.Encoded, 0, size), result...)
-			size = min(oc.length, 2*size)
+			size = min(oc.res.length, 2*size)
 		}
 		n, err := oc.in.Read(result[len(result):cap(result)])
 		result = result[:len(result)+n]
@@ -400,7 +479,7 @@ func (o *outgoing) fetch(ctx context.Context, c *Call, req *http.Request) (*http
 		c.Length = -1
 	}
 	o.left(ctx, c)
-	oc, err := o.begin(ctx, c, nil, body != nil)
+	oc, err := o.begin(ctx, c, nil, body != nil, nil)
 	if err != nil {
 		closeBody()
 		return nil, err
@@ -438,7 +517,7 @@ func (o *outgoing) upload(oc *outCall, body io.Reader, req *http.Request) {
 	defer o.mu.Unlock()
 	if !oc.settled { // else the handler answered without it
 		if !oc.sent {
-			oc.dropped = true
+			o.dropLocked(oc)
 			e.Delivery = limpet.DeliveryNone
 		}
 		o.settleLocked(oc, e)
@@ -496,7 +575,14 @@ func (o *outgoing) frame(f frame) error {
 		if f.call >= o.next {
 			return violation("%v of call %d, which was never made", f.typ, f.call)
 		}
-		return nil // it was abandoned
+		if f.typ == frameResult { // it was abandoned
+			h, err := readResult(f.payload)
+			if err != nil {
+				return err
+			}
+			o.d.caps.refuseLocked(h.caps)
+		}
+		return nil
 	}
 	return o.takeLocked(oc, f)
 }
@@ -510,16 +596,10 @@ func (o *outgoing) takeLocked(oc *outCall, f frame) error {
 		}
 		return oc.out.grantLocked(n)
 	case frameResult, frameResponse:
-		if oc.settled || oc.fetch != (f.typ == frameResponse) {
+		if oc.settled || oc.head.Kind.hasResponse() != (f.typ == frameResponse) {
 			return violation("%v of call %d, which is not due", f.typ, f.call)
 		}
-		var err error
-		if oc.fetch {
-			oc.resp, err = readResponse(f.payload)
-		} else {
-			oc.has, oc.length, err = readResult(f.payload)
-		}
-		if err != nil {
+		if err := o.outcomeLocked(oc, f); err != nil {
 			return err
 		}
 		o.settleLocked(oc, nil)
@@ -531,6 +611,7 @@ func (o *outgoing) takeLocked(oc *outCall, f frame) error {
 		if err != nil {
 			return err
 		}
+		oc.refused = true
 		if e, ok := errors.AsType[*limpet.Error](failed); ok {
 			o.settleLocked(oc, e)
 		} else {
@@ -551,6 +632,32 @@ func (o *outgoing) takeLocked(oc *outCall, f frame) error {
 		o.endLocked(oc)
 	}
 	return nil
+}
+
+// outcomeLocked reads the head of an outcome.
+func (o *outgoing) outcomeLocked(oc *outCall, f frame) (err error) {
+	if oc.head.Kind.hasResponse() {
+		oc.resp, err = readResponse(f.payload)
+		return err
+	}
+	if oc.res, err = readResult(f.payload); err != nil {
+		return err
+	}
+	if !oc.res.has && !f.ends() && oc.head.Kind != KindStream {
+		return violation("%v of call %d without a value does not end it", f.typ, f.call)
+	}
+	oc.caps, err = o.d.caps.importLocked(oc.res.caps)
+	if err != nil && !errors.Is(err, errProtocol) {
+		e := limpet.Errorf(limpet.CodeOverloaded, "the result was dropped: %w", err)
+		e.Overloaded, e.Delivery = true, limpet.DeliveryReceived
+		if !f.ends() {
+			o.pushLocked(item{head: appendFrame(nil, frameCancel, 0, oc.n, []byte{byte(cancelClosed)})})
+		}
+		o.settleLocked(oc, e)
+		o.endLocked(oc)
+		return nil
+	}
+	return err
 }
 
 func (o *outgoing) bodyLocked(oc *outCall, f frame) error {
@@ -594,8 +701,8 @@ func (o *outgoing) goneAway(last uint64, why string) {
 	defer o.mu.Unlock()
 	o.away, o.awayWhy = true, why
 	for n, oc := range o.calls {
-		if n > last && !oc.settled {
-			oc.dropped = true
+		if n > last && !oc.settled && oc.head.Kind.ofObject() {
+			o.dropLocked(oc)
 			o.settleLocked(oc, draining(why))
 			o.endLocked(oc)
 		}

@@ -24,6 +24,10 @@ const (
 	// hold; of one connection half of it, which must have room for the largest
 	// call.
 	DefaultMaxArgs = 80 << 20
+	// DefaultMaxCapabilities is the number of stubs, functions and streams, given
+	// and taken, that all connections may have at one time. One connection has at
+	// most 10,000 each way.
+	DefaultMaxCapabilities = 100_000
 	// maxResults is the bytes of results that may wait for one peer.
 	maxResults = 64 << 20
 	// handshakeTimeout bounds TLS and hellos together.
@@ -41,9 +45,11 @@ type ServerConfig struct {
 	// from this machine only unless Plaintext is set.
 	TLS       *tls.Config
 	Plaintext bool
-	// MaxConns and MaxArgs are the limits of that name; 0 means the default.
-	MaxConns int
-	MaxArgs  int64
+	// MaxConns, MaxArgs and MaxCapabilities are the limits of that name; 0 means
+	// the default.
+	MaxConns        int
+	MaxArgs         int64
+	MaxCapabilities int64
 	// Logger gets a line for each connection that ends by a fault of the peer;
 	// nil means slog.Default().
 	Logger *slog.Logger
@@ -60,6 +66,7 @@ type Server struct {
 	cfg  ServerConfig
 	tls  *tls.Config
 	args budget
+	caps budget
 	ctx  context.Context // of all calls; ends with Close
 	stop context.CancelCauseFunc
 	wg   sync.WaitGroup
@@ -86,11 +93,14 @@ func NewServer(cfg ServerConfig) (*Server, error) {
 	if cfg.MaxArgs == 0 {
 		cfg.MaxArgs = DefaultMaxArgs
 	}
+	if cfg.MaxCapabilities == 0 {
+		cfg.MaxCapabilities = DefaultMaxCapabilities
+	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
 	}
 	s := &Server{
-		cfg: cfg, args: budget{limit: cfg.MaxArgs},
+		cfg: cfg, args: budget{limit: cfg.MaxArgs}, caps: budget{limit: cfg.MaxCapabilities},
 		listeners: map[net.Listener]struct{}{}, raw: map[net.Conn]struct{}{}, conns: map[*serverConn]struct{}{},
 	}
 	if cfg.TLS != nil {

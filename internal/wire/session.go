@@ -22,7 +22,7 @@ func NewSession(ctx context.Context, conn Conn, ours Hello, clock limpet.Clock, 
 		callee = noObjects{}
 	}
 	s := &Session{}
-	s.init(newLink(conn, clock), true, callee, context.Background(), &budget{limit: DefaultMaxArgs}, &s.workers)
+	s.init(newLink(conn, clock), true, callee, context.Background(), &budget{limit: DefaultMaxArgs}, &budget{limit: 2 * maxExports}, &s.workers)
 	ours.MaxCalls = maxBackCalls
 	peer, err := s.greet(ctx, ours, true)
 	if err != nil {
@@ -56,10 +56,10 @@ func (s *Session) Close() {
 	s.workers.close()
 }
 
-// Call makes one attempt of a method call. The result is nil for none. Every
-// error is an *limpet.Error with its delivery. args must not change, also after
-// Call has returned.
-func (s *Session) Call(ctx context.Context, c *Call, args limpet.Encoded) (limpet.Encoded, error) {
+// Call makes one attempt of a method call. It takes over args, also when it
+// fails; their bytes must not change, also after Call has returned. The result is
+// the caller's. Every error is an *limpet.Error with its delivery.
+func (s *Session) Call(ctx context.Context, c *Call, args limpet.Parcel) (limpet.Parcel, error) {
 	return s.out.call(ctx, c, args)
 }
 

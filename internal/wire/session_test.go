@@ -30,16 +30,34 @@ type callee struct {
 	call  func(ctx context.Context, c *Call, args limpet.Encoded) (limpet.Encoded, error)
 	fetch func(ctx context.Context, c *Call, req *http.Request) (*http.Response, error)
 	tell  func(query string, age time.Duration) (*limpet.CallOutcome, error)
-	mu    sync.Mutex
-	acks  []limpet.Identity
+	// parcel comes before call, if it is there.
+	parcel func(ctx context.Context, c *Call, args limpet.Parcel) (limpet.Parcel, error)
+	child  func(ctx context.Context, result limpet.Parcel, c limpet.TargetCall) (limpet.Parcel, error)
+	mu     sync.Mutex
+	acks   []limpet.Identity
 }
 
 func (c *callee) Outcome(_ context.Context, h *Call, age time.Duration) (*limpet.CallOutcome, error) {
 	return c.tell(h.Method, age)
 }
 
-func (c *callee) Call(ctx context.Context, h *Call, args limpet.Encoded) (limpet.Encoded, error) {
-	return c.call(ctx, h, args)
+func (c *callee) Call(ctx context.Context, h *Call, args limpet.Parcel) (limpet.Parcel, error) {
+	if c.parcel != nil {
+		return c.parcel(ctx, h, args)
+	}
+	args.Release()
+	b, err := c.call(ctx, h, args.Bytes)
+	return limpet.Parcel{Bytes: b}, err
+}
+
+func (c *callee) Child(ctx context.Context, result limpet.Parcel, t limpet.TargetCall) (limpet.Parcel, error) {
+	return c.child(ctx, result, t)
+}
+
+// plainCall makes a call without capabilities.
+func plainCall(ctx context.Context, d *duplex, c *Call, args limpet.Encoded) (limpet.Encoded, error) {
+	p, err := d.out.call(ctx, c, limpet.Parcel{Bytes: args})
+	return p.Bytes, err
 }
 
 func (c *callee) Fetch(ctx context.Context, h *Call, req *http.Request) (*http.Response, error) {
@@ -197,7 +215,7 @@ type outcome struct {
 func startCall(ctx context.Context, s *Session, c *Call, args limpet.Encoded) chan outcome {
 	done := make(chan outcome, 1)
 	go func() {
-		v, err := s.Call(ctx, c, args)
+		v, err := plainCall(ctx, &s.duplex, c, args)
 		done <- outcome{v, err}
 	}()
 	return done
@@ -228,7 +246,7 @@ func TestDeliveryByWrite(t *testing.T) {
 		wantDelivery(t, "the call in Write", (<-handed).err, limpet.CodeDisconnected, limpet.DeliveryUncertain)
 		// SPEC C20: the one behind it has not.
 		wantDelivery(t, "the queued call", (<-queued).err, limpet.CodeDisconnected, limpet.DeliveryNone)
-		_, err := s.Call(t.Context(), method("d"), nil)
+		_, err := plainCall(t.Context(), &s.duplex, method("d"), nil)
 		wantDelivery(t, "a call of an ended session", err, limpet.CodeDisconnected, limpet.DeliveryNone)
 		s.Close()
 	})
@@ -249,11 +267,11 @@ func TestCanceledInQueue(t *testing.T) {
 		synctest.Wait()
 		p.expect(frameCall, 1)
 		p.expect(frameCall, 5) // not 3
-		p.write(appendFrame(nil, frameResult, flagEnd, 5, appendResult(nil, nil)))
+		p.write(appendFrame(nil, frameResult, flagEnd, 5, appendResult(nil, nil, nil)))
 		if r := <-c; r.err != nil || r.v != nil {
 			t.Errorf("call c gives %v, %v", r.v, r.err)
 		}
-		p.write(appendFrame(nil, frameResult, 0, 1, appendResult(nil, limpet.Encoded("ok"))))
+		p.write(appendFrame(nil, frameResult, 0, 1, appendResult(nil, limpet.Encoded("ok"), nil)))
 		p.write(appendFrame(nil, frameData, flagEnd, 1, []byte("ok")))
 		if r := <-a; r.err != nil || string(r.v) != "ok" {
 			t.Errorf("call a gives %q, %v", r.v, r.err)
@@ -278,9 +296,9 @@ func TestGoAway(t *testing.T) {
 		if s.Usable() {
 			t.Error("the session takes calls")
 		}
-		_, err := s.Call(t.Context(), method("d"), nil)
+		_, err := plainCall(t.Context(), &s.duplex, method("d"), nil)
 		wantDelivery(t, "a new call", err, limpet.CodeDraining, limpet.DeliveryNone)
-		p.write(appendFrame(nil, frameResult, flagEnd, 1, appendResult(nil, nil)))
+		p.write(appendFrame(nil, frameResult, flagEnd, 1, appendResult(nil, nil, nil)))
 		if r := <-a; r.err != nil {
 			t.Errorf("a call below gives %v", r.err)
 		}
@@ -296,7 +314,7 @@ func TestBadAcceptor(t *testing.T) {
 	for name, b := range map[string][]byte{
 		"data before the outcome": appendFrame(nil, frameData, 0, 1, []byte("x")),
 		"a response to a method":  appendFrame(nil, frameResponse, 0, 1, appendResponse(nil, &responseHead{status: 200})),
-		"a call never made":       appendFrame(nil, frameResult, 0, 9, appendResult(nil, nil)),
+		"a call never made":       appendFrame(nil, frameResult, 0, 9, appendResult(nil, nil, nil)),
 		"a call by the acceptor":  appendFrame(nil, frameCall, 0, 2, nil),
 		"an acknowledgement":      appendAcks(nil, nil),
 		"malformed failure":       appendFrame(nil, frameFailure, 0, 1, []byte{0xff}),
@@ -335,7 +353,7 @@ func TestSilentPeerIsLost(t *testing.T) {
 		s, p := newScript(t)
 		go func() { _, _ = io.Copy(io.Discard, p.conn) }() // it reads and says nothing
 		begun := time.Now()
-		_, err := s.Call(t.Context(), method("a"), nil)
+		_, err := plainCall(t.Context(), &s.duplex, method("a"), nil)
 		wantDelivery(t, "a call of a frozen peer", err, limpet.CodeDisconnected, limpet.DeliveryUncertain)
 		if took := time.Since(begun); took <= lostAfter || took > lostAfter+pingEvery {
 			t.Errorf("it was lost after %v", took)
@@ -350,7 +368,7 @@ func TestIdleStaysConnected(t *testing.T) {
 		w := serve(t, &callee{call: echo}, sim.Clock{})
 		s := w.session(t)
 		time.Sleep(24 * time.Hour)
-		if v, err := s.Call(t.Context(), method("a"), limpet.Encoded("x")); string(v) != "x" || err != nil {
+		if v, err := plainCall(t.Context(), &s.duplex, method("a"), limpet.Encoded("x")); string(v) != "x" || err != nil {
 			t.Errorf("after a day: %q, %v", v, err)
 		}
 		s.Close()
@@ -440,11 +458,11 @@ func TestFrozenReceiver(t *testing.T) {
 			return nil, nil
 		}}, clock)
 		s := w.session(t)
-		if _, err := s.Call(t.Context(), method("a"), nil); err != nil {
+		if _, err := plainCall(t.Context(), &s.duplex, method("a"), nil); err != nil {
 			t.Fatal(err)
 		}
 		clock.ahead.Add(int64(lostAfter + time.Second))
-		_, err := s.Call(t.Context(), method("a"), nil)
+		_, err := plainCall(t.Context(), &s.duplex, method("a"), nil)
 		wantDelivery(t, "a call to a frozen process", err, limpet.CodeDisconnected, limpet.DeliveryUncertain)
 		if ran.Load() != 1 {
 			t.Errorf("the stale call ran")
@@ -521,10 +539,10 @@ func TestTooManyArguments(t *testing.T) {
 		big := make(limpet.Encoded, 30<<20)
 		first := []chan outcome{startCall(t.Context(), a, method("x"), big), startCall(t.Context(), b, method("x"), big)}
 		synctest.Wait()
-		_, err := a.Call(t.Context(), method("x"), big)
+		_, err := plainCall(t.Context(), &a.duplex, method("x"), big)
 		wantDelivery(t, "one more on this connection", err, limpet.CodeOverloaded, limpet.DeliveryNone)
 		c := w.session(t)
-		_, err = c.Call(t.Context(), method("x"), big)
+		_, err = plainCall(t.Context(), &c.duplex, method("x"), big)
 		wantDelivery(t, "one more on this node", err, limpet.CodeOverloaded, limpet.DeliveryNone)
 		small := startCall(t.Context(), c, method("x"), big[:1000])
 		synctest.Wait()
@@ -534,7 +552,7 @@ func TestTooManyArguments(t *testing.T) {
 				t.Errorf("a call within the limits: %v", r.err)
 			}
 		}
-		if _, err := c.Call(t.Context(), method("x"), big); err != nil {
+		if _, err := plainCall(t.Context(), &c.duplex, method("x"), big); err != nil {
 			t.Errorf("after them: %v", err)
 		}
 		for _, s := range []*Session{a, b, c} {
@@ -563,7 +581,7 @@ func TestAcknowledgements(t *testing.T) {
 			if i == 4 {
 				c.Identity = limpet.Identity{}
 			}
-			_, _ = s.Call(t.Context(), c, nil) // what comes of it was said above
+			_, _ = plainCall(t.Context(), &s.duplex, c, nil) // what comes of it was said above
 		}
 		time.Sleep(pingEvery) // they ride with the next frame
 		synctest.Wait()
@@ -634,7 +652,7 @@ func TestManyCalls(t *testing.T) {
 		var all sync.WaitGroup
 		for range 3 * maxCalls {
 			all.Go(func() {
-				if _, err := s.Call(t.Context(), method("a"), nil); err != nil {
+				if _, err := plainCall(t.Context(), &s.duplex, method("a"), nil); err != nil {
 					t.Error(err)
 				}
 			})
@@ -668,14 +686,14 @@ func TestRapidCancel(t *testing.T) {
 			cancel()
 			<-done
 		}
-		_, err := s.Call(t.Context(), method("a"), nil)
+		_, err := plainCall(t.Context(), &s.duplex, method("a"), nil)
 		wantDelivery(t, "one more", err, limpet.CodeOverloaded, limpet.DeliveryNone)
 		if most.Load() > maxCalls {
 			t.Errorf("%d handlers ran at one time, the limit is %d", most.Load(), maxCalls)
 		}
 		close(release)
 		synctest.Wait()
-		if _, err := s.Call(t.Context(), method("a"), nil); err != nil {
+		if _, err := plainCall(t.Context(), &s.duplex, method("a"), nil); err != nil {
 			t.Errorf("after them: %v", err)
 		}
 		s.Close()

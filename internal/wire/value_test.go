@@ -21,7 +21,7 @@ func TestValuesWithoutRoundTrips(t *testing.T) {
 		if f := p.expect(frameData, 1); !f.ends() || !bytes.Equal(f.payload, args) {
 			t.Errorf("%d bytes of arguments came first, end %v; want %d", len(f.payload), f.ends(), len(args))
 		}
-		p.write(appendFrame(nil, frameResult, 0, 1, appendResult(nil, result)))
+		p.write(appendFrame(nil, frameResult, 0, 1, appendResult(nil, result, nil)))
 		p.write(appendFrame(nil, frameData, flagEnd, 1, result))
 		if got := <-done; got.err != nil || !bytes.Equal(got.v, result) {
 			t.Errorf("the result is %d bytes, %v", len(got.v), got.err)
@@ -59,7 +59,7 @@ func TestSmallValueWindow(t *testing.T) {
 		if f := p.expect(frameData, 1); !f.ends() || len(f.payload) != 10_000-initialWindow {
 			t.Errorf("%d bytes of arguments came second, end %v", len(f.payload), f.ends())
 		}
-		p.write(appendFrame(nil, frameResult, flagEnd, 1, appendResult(nil, nil)))
+		p.write(appendFrame(nil, frameResult, flagEnd, 1, appendResult(nil, nil, nil)))
 		if got := <-done; got.err != nil || got.v != nil {
 			t.Errorf("the outcome is %v, %v", got.v, got.err)
 		}
