@@ -140,22 +140,17 @@ func (p *capabilities) importLocked(all []descriptor) ([]limpet.Capability, erro
 		return nil, nil
 	}
 	fresh := 0
-	for _, d := range all {
-		if d.home {
-			if _, err := p.exportedLocked(d.id); err != nil {
-				return nil, err
+	for i, d := range all {
+		err := p.takeLocked(d)
+		if err != nil {
+			for _, d := range all[:i] { // they are not counted yet
+				delete(p.imports, d.id)
 			}
-			continue
+			return nil, err
 		}
-		fresh++
-		if _, twice := p.imports[d.id]; twice {
-			return nil, violation("capability %d was given twice", d.id)
+		if !d.home {
+			fresh++
 		}
-		if len(p.imports) >= maxExports {
-			return nil, violation("more than %d capabilities that were not released", maxExports)
-		}
-		p.imports[d.id] = d.kind
-		p.countLocked(d.kind, 1)
 	}
 	if !p.total.take(int64(fresh)) {
 		p.refuseLocked(all)
@@ -172,6 +167,23 @@ func (p *capabilities) importLocked(all []descriptor) ([]limpet.Capability, erro
 		caps[i] = imported{limpet.NewCapability(core), core}
 	}
 	return caps, nil
+}
+
+// takeLocked notes one capability of the peer, or finds one of ours.
+func (p *capabilities) takeLocked(d descriptor) error {
+	if d.home {
+		_, err := p.exportedLocked(d.id)
+		return err
+	}
+	if _, twice := p.imports[d.id]; twice {
+		return violation("capability %d was given twice", d.id)
+	}
+	if len(p.imports) >= maxExports {
+		return violation("more than %d capabilities that were not released", maxExports)
+	}
+	p.imports[d.id] = d.kind
+	p.countLocked(d.kind, 1)
+	return nil
 }
 
 // refuseLocked gives back what nobody takes.
@@ -241,6 +253,7 @@ func (p *capabilities) gone() {
 	p.total.give(int64(len(free) + len(p.imports)))
 	clear(p.exports)
 	clear(p.imports)
+	p.streams = 0
 	p.mu.Unlock()
 	limpet.Parcel{Caps: free}.Release()
 }

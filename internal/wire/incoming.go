@@ -95,6 +95,9 @@ func (c *incoming) frame(f frame) error {
 	defer c.mu.Unlock()
 	ic := c.calls[f.call]
 	if f.typ == frameForget {
+		if len(f.payload) > 0 {
+			return violation("%v of %d bytes", f.typ, len(f.payload))
+		}
 		if f.call > c.last && !c.drained {
 			return violation("%v of call %d, which was never made", f.typ, f.call)
 		}
