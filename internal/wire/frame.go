@@ -430,7 +430,7 @@ func appendCall(b []byte, c *Call) []byte {
 	if flags&callTrace != 0 {
 		b = appendText(appendText(b, c.TraceParent), c.TraceState)
 	}
-	if flags&callExt != 0 {
+	if more&callExt != 0 {
 		b = appendExt(b, c.Ext)
 	}
 	if c.Kind == KindStream {
