@@ -106,7 +106,7 @@ func TestImpossibleStatus(t *testing.T) {
 		}
 		_, err = s.Fetch(t.Context(), &Call{Kind: KindFetch, Binding: "B", Attempt: 1}, req)
 		wantDelivery(t, fmt.Sprint("status ", status), err, limpet.CodeInternal, limpet.DeliveryReceived)
-		if _, err := s.Call(t.Context(), method("m"), limpet.Encoded{1}); err != nil {
+		if _, err := plainCall(t.Context(), &s.duplex, method("m"), limpet.Encoded{1}); err != nil {
 			t.Errorf("another call on the connection: %v", err)
 		}
 		s.Close()
