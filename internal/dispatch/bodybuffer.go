@@ -117,17 +117,25 @@ func (b *bodyBuffer) keepLocked(p []byte) {
 	b.kept = append(b.kept, p...)
 }
 
+// tooLong says which limit n bytes of a body are over, or is empty.
+func tooLong(n, limit int64, pool *replayPool) string {
+	switch {
+	case n > limit:
+		return fmt.Sprintf("the request body is larger than the %d bytes of BufferBody", limit)
+	case n > pool.perCall:
+		return fmt.Sprintf("the request body is larger than the %d bytes of replay memory that a call may have", pool.perCall)
+	default:
+		return ""
+	}
+}
+
 // growLocked makes room for n more bytes, if there is some.
 func (b *bodyBuffer) growLocked(n int64) bool {
 	need := int64(len(b.kept)) + n
-	switch {
-	case need > b.limit:
-		b.why = fmt.Sprintf("the request body is larger than the %d bytes of BufferBody", b.limit)
+	if b.why = tooLong(need, b.limit, b.pool); b.why != "" {
 		return false
-	case need > b.pool.perCall:
-		b.why = fmt.Sprintf("the request body is larger than the %d bytes of replay memory that a call may have", b.pool.perCall)
-		return false
-	case need <= int64(cap(b.kept)):
+	}
+	if need <= int64(cap(b.kept)) {
 		return true
 	}
 	size := min(max(2*int64(cap(b.kept)), need, firstKept), b.limit, b.pool.perCall)

@@ -128,7 +128,7 @@ func TestBufferBody(t *testing.T) {
 		{name: "off", body: long, reads: []int{-1}, limit: 0, attempts: 1, why: onceOnly},
 		{name: "too long", body: long, reads: []int{-1}, limit: 9999, attempts: 1, refusals: 1, why: "the request body is larger than the 9999 bytes of BufferBody"},
 		{name: "too long, and well", body: long, reads: nil, limit: 9999, attempts: 1, refusals: 1},
-		{name: "known to be too long", body: long, reads: []int{0}, limit: 9999, length: 10_000, attempts: 1, refusals: 1, why: onceOnly},
+		{name: "known to be too long", body: long, reads: []int{0}, limit: 9999, length: 10_000, attempts: 1, refusals: 1, why: "the request body is larger than the 9999 bytes of BufferBody"},
 		{name: "too long, found in a retry", body: long, reads: []int{5000, -1}, limit: 9999, attempts: 2, refusals: 1,
 			why: "the request body is larger than the 9999 bytes of BufferBody", outcome: []Outcome{OutcomeUnableToRetry}},
 		{name: "too long, but only the last retry finds out", body: long, reads: []int{1, 2, 3, 4}, limit: 5000, attempts: 5, refusals: 1, outcome: []Outcome{OutcomeRecovered}},

@@ -239,8 +239,8 @@ func (e *Engine) buffer(c *limpet.CallSpec, f *fetch) {
 		e.replay.refused.Add(1)
 		e.observer.ReplayRefused(c)
 	}
-	if f.req.ContentLength > min(limit, e.replay.perCall) {
-		refused() // known beforehand
+	if f.long = tooLong(f.req.ContentLength, limit, &e.replay); f.long != "" {
+		refused()
 		return
 	}
 	f.keep(&e.replay, limit, refused)

@@ -1,6 +1,7 @@
 package dispatch
 
 import (
+	"cmp"
 	"context"
 	"io"
 	"net/http"
@@ -24,6 +25,7 @@ type fetch struct {
 	body    io.ReadCloser                 // the caller's, until the first attempt takes it
 	getBody func() (io.ReadCloser, error) // another copy of it, or nil
 	once    bool                          // there is a body and it can be read only once
+	long    string                        // and it is known to be too long to be kept
 	buffer  *bodyBuffer                   // keeps such a body, or nil
 	trailer http.Header                   // the caller's, who fills them in while the body is read
 	urls    []string                      // of all hops so far, this one the last
@@ -101,7 +103,7 @@ const onceOnly = "the request body can be read only once (set Request.GetBody, o
 func (f *fetch) spent() string {
 	switch {
 	case f.once:
-		return onceOnly
+		return cmp.Or(f.long, onceOnly)
 	case f.buffer != nil:
 		return f.buffer.spent()
 	default:

@@ -280,7 +280,7 @@ func TestBufferBodyLimits(t *testing.T) {
 	}{
 		{"not asked for", 0, nil, 0, "can be read only once"},
 		{"over BufferBody", 99_999, nil, 0, "larger than the 99999 bytes of BufferBody"},
-		{"known to be over it", 99_999, nil, 100_000, "can be read only once"},
+		{"known to be over it", 99_999, nil, 100_000, "larger than the 99999 bytes of BufferBody"},
 		{"over the limit of a call", 1 << 20, []client.Option{client.ReplayMemory(0, 50_000)}, 0, "50000 bytes of replay memory that a call may have"},
 		{"over the pool", 1 << 20, []client.Option{client.ReplayMemory(60_000, 0)}, 0, "replay memory is full"},
 	} {
