@@ -347,7 +347,7 @@ func (m *Method) run(ctx context.Context, receiver reflect.Value, args Parcel, c
 // refuseResult is a result that can't be carried. It comes out of the object's
 // code, unlike arguments that don't fit (SPEC B27).
 func refuseResult(method string, err error) error {
-	return refuse(Errorf(CodeOf(err), "result of %s: %w", method, err).With(func(e *Error) { e.Remote = true }))
+	return refuse(about("result of "+method, err).With(func(e *Error) { e.Remote = true }))
 }
 
 var (

@@ -262,6 +262,15 @@ func Errorf(code Code, format string, args ...any) *Error {
 	return &Error{Code: code, Message: err.Error(), Cause: cause}
 }
 
+// about is err with what it is about in front, under its own code and class.
+func about(what string, err error) *Error {
+	out := Errorf(CodeOf(err), "%s: %w", what, err)
+	if e, ok := errors.AsType[*Error](err); ok {
+		out.Name = e.Name
+	}
+	return out
+}
+
 // invalid refuses what a caller gave before anything was sent. name is the error
 // class that JavaScript has for it.
 func invalid(name, format string, args ...any) *Error {

@@ -263,7 +263,7 @@ func (r *received) Call(ctx context.Context, c *CallSpec) (any, error) {
 func targetCall(c *CallSpec) (TargetCall, error) {
 	e, err := c.Runner.Args()
 	if err != nil {
-		return TargetCall{}, failed(Errorf(CodeOf(err), "call of %s: %w", c.Method, err))
+		return TargetCall{}, failed(about("call of "+c.Method, err))
 	}
 	t := TargetCall{Property: c.Property, Args: Parcel{Bytes: e, Caps: dupAll(c.Runner.Capabilities())}}
 	if c.Method != "" {

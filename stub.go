@@ -138,7 +138,7 @@ func (s *Stub[T]) dynamic(ctx context.Context, method string, path []string, pro
 		d.args.Bytes, err = codec.Args(args...)
 	}
 	if err != nil {
-		return nil, failed(Errorf(CodeOf(err), "call of %s: %w", method, err))
+		return nil, failed(about("call of "+method, err))
 	}
 	return d, nil
 }
@@ -584,7 +584,7 @@ func invoke[T, R, P any, A interface {
 	}
 	if c.size, err = c.measure(); err != nil {
 		Parcel{Caps: c.caps}.Release()
-		return r, failed(Errorf(CodeOf(err), "call of %s: %w", ref.name, err))
+		return r, failed(about("call of "+ref.name, err))
 	}
 	out, err := s.s.call(ctx, &c.CallSpec)
 	if len(c.caps) > 0 {

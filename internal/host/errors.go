@@ -141,6 +141,11 @@ func waitError(ctx context.Context, id limpet.ID, err error, d limpet.Delivery) 
 	if ctx.Err() != nil && !errors.Is(err, limpet.CodeStorageLost) {
 		return canceled(ctx, id, d)
 	}
+	if errors.Is(err, limpet.CodeStorageLost) { // what the object has in memory goes (SPEC C38)
+		e := limpet.ResetError(id, "Internal error in Durable Object storage write caused object to be reset: the commit log failed", err)
+		e.Code, e.Delivery = limpet.CodeStorageLost, d
+		return e
+	}
 	e := limpet.Errorf(storageCode(err), "the object's data could not be made durable: %w", err)
 	e.Delivery, e.ObjectID = d, id.String()
 	return e

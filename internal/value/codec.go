@@ -23,7 +23,7 @@ func (Codec) Plain(pointerToType any) bool {
 // Args encodes an argument list.
 func (c Codec) Args(args ...any) (limpet.Encoded, error) {
 	b, err := c.options().AppendArgs(nil, args...)
-	return b, coded(err)
+	return b, uncarried(err)
 }
 
 // DecodeArgs decodes an argument list into pointers.
@@ -34,7 +34,7 @@ func (c Codec) DecodeArgs(e limpet.Encoded, into ...any) error {
 // Marshal encodes one value.
 func (c Codec) Marshal(v any) (limpet.Encoded, error) {
 	b, err := c.options().Append(nil, v)
-	return b, coded(err)
+	return b, uncarried(err)
 }
 
 // Unmarshal decodes one value.
@@ -43,6 +43,16 @@ func (c Codec) Unmarshal(e limpet.Encoded, into any) error {
 }
 
 func (c Codec) options() Options { return Options{Hooks: c.hooks} }
+
+// uncarried is coded for values that are not written: those of a type that can't
+// be have the class that JavaScript gives them (SPEC B27, C32).
+func uncarried(err error) error {
+	out := coded(err)
+	if e, ok := errors.AsType[*limpet.Error](out); ok && errors.Is(err, ErrType) {
+		e.Name = "DataCloneError"
+	}
+	return out
+}
 
 // coded gives an error of this package its code.
 func coded(err error) error {
