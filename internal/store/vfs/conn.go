@@ -234,7 +234,11 @@ func (c *Conn) Explain(err error) error {
 	if e := (*Error)(nil); errors.As(err, &e) {
 		return err
 	}
-	e := &Error{Code: sqlite.ErrCode(err), Err: err}
+	return c.explain(&Error{Code: sqlite.ErrCode(err), Err: err})
+}
+
+// explain adds the cause.
+func (c *Conn) explain(e *Error) *Error {
 	if f := c.file; f != nil && e.Code != sqlite.ResultOK {
 		switch {
 		case f.broken != nil:

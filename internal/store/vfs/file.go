@@ -32,7 +32,9 @@ type file struct {
 	refused     error // what the last callback failed with
 	refusedCode int32 // and the code SQLite was given for it
 
-	done <-chan struct{} // statements stop when it is closed
+	done      <-chan struct{}      // statements stop when it is closed
+	watch     func() bool          // or when this says so; nil never does
+	authorize func(Action) Verdict // what statements may do
 
 	// Set by callbacks while the connection opens.
 	tls   *libc.TLS
@@ -243,7 +245,7 @@ func (f *file) interrupted() bool {
 	case <-f.done:
 		return true
 	default:
-		return false
+		return f.watch != nil && f.watch()
 	}
 }
 
