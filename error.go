@@ -74,6 +74,9 @@ const (
 	CodeStorageLost Code = "StorageLost"
 	// CodeNoTurn: a State was used while no event of its object held the turn.
 	CodeNoTurn Code = "NoTurn"
+	// CodeSQL: SQLite refused a statement of State.SQL; a *SQLError behind it tells
+	// why. Also what a query gave is not the one row that was asked for.
+	CodeSQL Code = "SQL"
 	// CodeDraining: the node is stopping and did not take the call
 	// [not delivered] (SPEC C24, F22). It is retried like a lost connection.
 	CodeDraining Code = "Draining"
@@ -91,7 +94,7 @@ func (c Code) Error() string {
 	switch c {
 	case CodeApplication, CodeInvalidArgument, CodeUnknownNamespace, CodeUnknownMethod, CodeNoSuchObject,
 		CodeNotSupported, CodeTooLarge, CodeOverloaded, CodeDisconnected, CodeReset, CodeAlreadyReceived, CodeIdentityReused, CodeOutcomeUnknown,
-		CodeCanceled, CodeCallCycle, CodeStorageFull, CodeStorageLost, CodeNoTurn, CodeDraining, CodeDisposed, CodeInternal:
+		CodeCanceled, CodeCallCycle, CodeStorageFull, CodeStorageLost, CodeNoTurn, CodeSQL, CodeDraining, CodeDisposed, CodeInternal:
 		return "limpet: " + string(c)
 	}
 	return string(c)

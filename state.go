@@ -30,6 +30,16 @@ type Incarnation interface {
 	Transaction(fn func() error) error
 	Sync(ctx context.Context) error
 
+	// Query runs statements; the rows are those of the last one.
+	Query(ctx context.Context, query string, args []SQLArg) (SQLRows, error)
+	DatabaseSize() (int64, error)
+	// BeginTransaction begins what Transaction does to its function; end keeps its
+	// writes or takes them back, once. The end of ctx takes them back, before the
+	// next use of the object.
+	BeginTransaction(ctx context.Context) (end func(keep bool) error, err error)
+	// AtEnd has fn called when the incarnation ends, or at once if it has.
+	AtEnd(fn func())
+
 	Await(ctx context.Context, fn func(context.Context) error) error
 	BlockConcurrencyWhile(ctx context.Context, fn func(context.Context) error) error
 	WaitUntil(fn func(context.Context) error)
@@ -56,7 +66,10 @@ type Incarnation interface {
 // not part of it.
 //
 // Only limpet makes one; methods of a zero State panic.
-type State struct{ in Incarnation }
+type State struct {
+	in Incarnation
+	db dbView
+}
 
 // NewState makes a State. For limpet's own packages.
 func NewState(in Incarnation) *State { return &State{in: in} }

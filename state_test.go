@@ -378,3 +378,12 @@ func TestStatePassesThrough(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+func (f *fakeLife) Query(context.Context, string, []limpet.SQLArg) (limpet.SQLRows, error) {
+	return nil, limpet.Errorf(limpet.CodeNotSupported, "not supported: SQL of fakeLife")
+}
+func (f *fakeLife) DatabaseSize() (int64, error) { return 0, nil }
+func (f *fakeLife) BeginTransaction(context.Context) (func(bool) error, error) {
+	return nil, limpet.Errorf(limpet.CodeNotSupported, "not supported: BeginTransaction of fakeLife")
+}
+func (f *fakeLife) AtEnd(func()) {}

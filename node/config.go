@@ -66,6 +66,8 @@ type Config struct {
 	// address, besides localhost and loopback addresses: those of a proxy on the
 	// same machine. "*" accepts all.
 	Hosts []string
+	// Limits bound what objects do with their data.
+	Limits Limits
 	// Wire is where the node takes calls of other processes; by default it takes
 	// none.
 	Wire Wire
@@ -181,6 +183,9 @@ func (c *Config) validate() error {
 	}
 	if err := c.Wire.validate(); err != nil {
 		bad("%w", err)
+	}
+	if err := c.Limits.store().Validate(); err != nil {
+		bad("Config.Limits: %w", err)
 	}
 	const negative = "Config.%s is %v: must not be negative; 0 means the default"
 	if c.IdleTimeout < 0 {

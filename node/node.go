@@ -59,6 +59,7 @@ func Open(ctx context.Context, cfg Config) (_ *Node, err error) {
 	n.store, err = store.Open(ctx, store.Options{
 		FS: cfg.disk, Dir: cfg.Dir, Clock: cfg.Clock, Logger: cfg.Logger, SegmentSize: cfg.segmentSize, Fatal: n.fatal,
 		KeyRetention: cfg.KeyRetention, OutcomeMemory: cfg.OutcomeMemory,
+		Limits: cfg.Limits.store(),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("open node: %w", err)

@@ -75,6 +75,40 @@ func (t storeObject) Transaction(fn func() error) error {
 	return storeError(err)
 }
 
+func (t storeObject) BeginTransaction() (int, error) {
+	depth, err := t.o.BeginTransaction()
+	return depth, storeError(err)
+}
+
+func (t storeObject) EndTransaction(depth int, keep bool) error {
+	return storeError(t.o.EndTransaction(depth, keep))
+}
+
+func (t storeObject) Query(ctx context.Context, query string, args []limpet.SQLArg) (limpet.SQLRows, bool, error) {
+	c, wrote, err := t.o.Query(ctx, query, args)
+	if err != nil {
+		return nil, wrote, storeError(err)
+	}
+	return storeCursor{c}, wrote, nil
+}
+
+func (t storeObject) EndCursors() { t.o.EndCursors() }
+
+func (t storeObject) DatabaseSize() (int64, error) {
+	n, err := t.o.DatabaseSize()
+	return n, storeError(err)
+}
+
+// storeCursor gives errors their codes.
+type storeCursor struct{ *store.Cursor }
+
+func (c storeCursor) Next(row []limpet.SQLValue) (bool, error) {
+	ok, err := c.Cursor.Next(row)
+	return ok, storeError(err)
+}
+
+func (c storeCursor) Close() error { return storeError(c.Cursor.Close()) }
+
 func (t storeObject) Dirty() bool { return t.o.Dirty() }
 
 func (t storeObject) Commit(ids []limpet.Identity, kept ...Kept) (Pos, error) {
@@ -110,8 +144,10 @@ func storeError(err error) error {
 		return err
 	}
 	code := limpet.CodeInternal
-	switch _, coded := errors.AsType[*limpet.Error](err); {
-	case coded:
+	_, coded := errors.AsType[*limpet.Error](err)
+	_, sql := errors.AsType[*limpet.SQLError](err)
+	switch {
+	case coded && !errors.Is(err, store.ErrTurnBroken):
 		return err
 	case errors.Is(err, store.ErrStorageFull):
 		code = limpet.CodeStorageFull
@@ -119,6 +155,12 @@ func storeError(err error) error {
 		code = limpet.CodeTooLarge
 	case errors.Is(err, store.ErrLost), errors.Is(err, store.ErrClosed):
 		code = limpet.CodeStorageLost
+	case errors.Is(err, store.ErrTurnOver):
+		code = limpet.CodeNoTurn
+	case errors.Is(err, store.ErrNested):
+		code = limpet.CodeInvalidArgument
+	case sql, errors.Is(err, store.ErrTurnBroken):
+		code = limpet.CodeSQL
 	}
 	return limpet.Errorf(code, "%w", err)
 }

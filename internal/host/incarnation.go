@@ -31,14 +31,16 @@ type incarnation struct {
 	storage   sync.Mutex // guards the fields below
 	data      Object     // nil before load
 	ledger    ledger
-	confirmed bool // the turn has a write that outputs must wait for
-	txDepth   int  // Transactions that are open
+	confirmed bool           // the turn has a write that outputs must wait for
+	txDepth   int            // transactions that are open
+	txBegun   []*transaction // those of BeginTransaction
 
 	mu       sync.Mutex // guards the fields below, and events as said there
 	gate     gate
 	durable  Pos   // known to be durable
 	lastUsed int64 // coarse time of the last event's end
 	blocked  limpet.Timer
+	atEnd    []func()             // to call when the incarnation has ended
 	exports  map[*export]struct{} // what was given away and is held
 	quiet    chan struct{}        // closed once nothing runs or waits; nil if nobody waits for that
 }
@@ -312,7 +314,11 @@ func (inc *incarnation) end(running, waiting *limpet.Error) bool {
 	for _, e := range out.running {
 		e.ev.wakeAll()
 	}
+	atEnd := inc.atEnd
 	inc.mu.Unlock()
+	for _, fn := range atEnd {
+		fn()
+	}
 	for _, e := range out.running {
 		e.ev.finish(running)
 	}
@@ -398,7 +404,11 @@ func (inc *incarnation) evict(now, idle int64) bool {
 	inc.cause = inc.newError(limpet.CodeReset, limpet.DeliveryNone, "this incarnation of %s was evicted", inc.label())
 	inc.ended.Store(true)
 	close(inc.dead)
+	atEnd := inc.atEnd
 	inc.mu.Unlock()
+	for _, fn := range atEnd {
+		fn()
+	}
 
 	inc.storage.Lock()
 	inc.data.SetInterrupt(nil)

@@ -238,6 +238,22 @@ func (o *memoryObject) Transaction(fn func() error) (err error) {
 	return err
 }
 
+func (o *memoryObject) BeginTransaction() (int, error) {
+	return 0, errors.New("not supported: BeginTransaction of the memory storage")
+}
+
+func (o *memoryObject) EndTransaction(int, bool) error {
+	return errors.New("not supported: EndTransaction of the memory storage")
+}
+
+func (o *memoryObject) Query(context.Context, string, []limpet.SQLArg) (limpet.SQLRows, bool, error) {
+	return nil, false, errors.New("not supported: SQL of the memory storage")
+}
+
+func (o *memoryObject) EndCursors() {}
+
+func (o *memoryObject) DatabaseSize() (int64, error) { return 0, nil }
+
 func (o *memoryObject) Dirty() bool { return o.turn != nil }
 
 func (o *memoryObject) Commit(ids []limpet.Identity, kept ...Kept) (Pos, error) {

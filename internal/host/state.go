@@ -57,6 +57,9 @@ func (inc *incarnation) enter() (Object, error) {
 		inc.storage.Unlock()
 		return nil, inc.noTurnNow()
 	}
+	if len(inc.txBegun) > 0 {
+		inc.endExpired()
+	}
 	return inc.data, nil
 }
 
@@ -179,8 +182,12 @@ func (inc *incarnation) Transaction(fn func() error) error {
 		return err
 	}
 	defer inc.storage.Unlock()
+	depth, begun := inc.txDepth, len(inc.txBegun)
 	inc.txDepth++
-	defer func() { inc.txDepth-- }()
+	defer func() {
+		inc.txDepth = depth
+		inc.forgetBegun(begun)
+	}()
 	err = d.Transaction(func() error {
 		inc.storage.Unlock()
 		defer inc.storage.Lock()

@@ -80,6 +80,20 @@ type Object interface {
 	// which is then Transaction's, or does not return (a panic goes on). It
 	// nests. If the Object was closed meanwhile, it fails and does nothing.
 	Transaction(fn func() error) error
+	// BeginTransaction begins what Transaction does to its function and returns the
+	// depth to give EndTransaction, which keeps the writes or takes them back. It
+	// rolls transactions within back that are open still, and then fails if it was
+	// to keep.
+	BeginTransaction() (depth int, err error)
+	EndTransaction(depth int, keep bool) error
+	// Query runs statements of SQL; the rows are those of the last one, and are
+	// used as the Object is. ctx ends one that only reads. wrote says whether one was
+	// of those that write, also when it failed.
+	Query(ctx context.Context, query string, args []limpet.SQLArg) (rows limpet.SQLRows, wrote bool, err error)
+	// EndCursors ends the rows that are open still: the turn is over.
+	EndCursors()
+	// DatabaseSize is the size of the database in bytes.
+	DatabaseSize() (int64, error)
 	// Dirty reports whether the turn has written anything.
 	Dirty() bool
 	// Commit appends the turn's writes, the identities and what is to say of calls

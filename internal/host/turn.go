@@ -114,14 +114,16 @@ func (inc *incarnation) conclude(ev *event, result any, failure *limpet.Error) *
 		keep = inc.keepable(ev, result, failure)
 	}
 	inc.storage.Lock()
+	inc.endExpired()
 	if inc.txDepth > 0 {
 		inc.storage.Unlock()
-		inc.reset(inc.resetError(nil, "The handler returned while a State.Transaction of it was open, and the object was reset."))
+		inc.reset(inc.resetError(nil, "The handler returned while a transaction of it was open (State.Transaction, or Begin of State.DB), and the object was reset."))
 		inc.released(ev)
 		releaseResult(result)
 		return nil
 	}
 	if !inc.ended.Load() {
+		inc.data.EndCursors()
 		var err error
 		if keep == nil {
 			err = inc.commit(ev.claim)
@@ -293,6 +295,9 @@ func (inc *incarnation) leave(ctx context.Context, ev *event, what string) (cont
 	case state == holding && inc.txDepth > 0:
 		inc.storage.Unlock()
 		return nil, inc.inTransaction(what)
+	}
+	if state == holding {
+		inc.data.EndCursors()
 	}
 	if err := inc.account(nil, state == holding); err != nil {
 		inc.storage.Unlock()

@@ -28,12 +28,15 @@ var (
 // was written. It matches ErrTooLarge.
 type LimitError struct {
 	What   string // "commit record", "key"
-	Size   int64  // bytes it has
+	Size   int64  // bytes it has; negative if nobody knows
 	Limit  int64  // bytes it may have
 	Remedy string // what to do instead
 }
 
 func (e *LimitError) Error() string {
+	if e.Size < 0 {
+		return fmt.Sprintf("%s is over the limit of %d bytes: %s", e.What, e.Limit, e.Remedy)
+	}
 	return fmt.Sprintf("%s of %d bytes is over the limit of %d bytes: %s", e.What, e.Size, e.Limit, e.Remedy)
 }
 

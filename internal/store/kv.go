@@ -8,7 +8,7 @@ import (
 )
 
 // TableName is the table of the key-value API in an object's database.
-const TableName = "_limpet_kv"
+const TableName = ReservedPrefix + "kv"
 
 // The statements of turns and of the key-value API, prepared once per
 // connection. Keys are blobs, so that order and equality are those of bytes.
@@ -65,6 +65,9 @@ type Entry struct {
 
 // statement prepares a query of the list above, or returns the one it has.
 func (o *Object) statement(n int) (*sqlite.Stmt, error) {
+	if o.sql != nil {
+		o.allowLong()
+	}
 	if st := o.stmts[n]; st != nil {
 		return st, nil
 	}
@@ -192,13 +195,16 @@ func (o *Object) GetMany(keys []string) (map[string][]byte, error) {
 	return m, nil
 }
 
-// Put sets the value of key. Key and value together have at most 31 MiB, else
-// a *LimitError; nil is the empty value.
+// Put sets the value of key. Limits bound key, value and both together, and the
+// database: else a *LimitError (SPEC H23, H24). nil is the empty value.
 func (o *Object) Put(key string, value []byte) error {
-	if n := len(key) + len(value); n > maxEntry {
-		return &LimitError{What: fmt.Sprintf("key %.100q with its value", key), Size: int64(n), Limit: maxEntry, Remedy: "split the value over several keys"}
+	if err := o.s.opt.Limits.entry(key, value); err != nil {
+		return err
 	}
 	if err := o.writable(); err != nil {
+		return err
+	}
+	if err := o.roomToGrow(); err != nil {
 		return err
 	}
 	st, err := o.statement(stmtPut)
@@ -278,8 +284,17 @@ func (o *Object) deleteEach(keys []string) (int, error) {
 	return n, nil
 }
 
-// DeleteAll removes every key.
+// DeleteAll removes everything: keys, and whatever SQL has made.
 func (o *Object) DeleteAll() error {
+	if err := o.usable(); err != nil {
+		return err
+	}
+	if o.conn == nil && (o.e.pages == nil || o.e.pages.PageCount() == 0) {
+		return nil
+	}
+	if err := o.dropAll(); err != nil {
+		return fmt.Errorf("delete all: %w", err)
+	}
 	there, err := o.readable()
 	if err != nil || !there {
 		return err

@@ -53,6 +53,7 @@ type Object struct {
 
 	conn   *vfs.Conn // nil: none is open
 	stmts  [stmtCount]*sqlite.Stmt
+	sql    *session        // of conn; nil: no statement of a user's has run
 	done   <-chan struct{} // of SetInterrupt
 	closed bool
 
@@ -130,14 +131,28 @@ func (o *Object) Commit(ids []limpet.Identity, kept ...Kept) (Pos, error) {
 		err := o.run(stmtCommit)
 		o.ids, o.kept = nil, nil
 		if err != nil {
+			err = o.commitError(err)
 			return Pos{}, errors.Join(fmt.Errorf("commit object %x: %w", o.id, err), o.Rollback())
 		}
 		o.inTurn = false
+		if o.sql != nil {
+			o.sql.changed = false
+		}
 		if o.logged {
 			return o.pos, nil
 		}
 	}
 	return o.Note(ids, kept...)
+}
+
+// commitError gives the failure of a COMMIT that users can mend its words.
+func (o *Object) commitError(err error) error {
+	e, ok := errors.AsType[*vfs.Error](err)
+	if !ok || e.Code != sqlite.ResultConstraintForeignKey {
+		return err
+	}
+	told := &limpet.SQLError{Code: e.Code.String(), Primary: e.Code.ToPrimary().String(), Message: "FOREIGN KEY constraint failed"}
+	return fmt.Errorf("%w: a deferred foreign key was violated at the end of the turn, whose writes were taken back; PRAGMA foreign_key_check tells which row it is", told)
 }
 
 // Note makes a record of identities and what is to say of calls alone and returns
@@ -165,6 +180,13 @@ func (o *Object) Note(ids []limpet.Identity, kept ...Kept) (Pos, error) {
 func (o *Object) Rollback() error {
 	if o.closed {
 		return ErrObjectClosed
+	}
+	if why := ErrTurnOver; o.sql != nil {
+		if o.Dirty() {
+			why = ErrTurnBroken
+		}
+		o.endCursors(0, why)
+		o.schemaBack()
 	}
 	o.table, o.broken, o.depth = tableUnknown, nil, 0
 	if !o.inTurn {
@@ -286,7 +308,7 @@ func (o *Object) connect() error {
 	if o.e.pages == nil {
 		o.e.pages = vfs.NewPages(o.s.alloc, pageSize)
 	}
-	c, err := vfs.Open(o.e.pages, (*objectSink)(o), vfs.Options{})
+	c, err := vfs.Open(o.e.pages, (*objectSink)(o), vfs.Options{MaxBytes: o.s.opt.Limits.Database + maxSlack})
 	if err != nil {
 		return fmt.Errorf("object %x: %w", o.id, err)
 	}
@@ -300,6 +322,7 @@ func (o *Object) disconnect() error {
 	if o.conn == nil {
 		return nil
 	}
+	o.closeSession()
 	c := o.conn
 	o.conn = nil
 	clear(o.stmts[:])
@@ -343,54 +366,89 @@ func (o *Object) check(err error) error {
 // panic the object is as before fn, and the turn goes on. Transactions nest, up
 // to 64 deep. fn's error is returned as it is.
 func (o *Object) Transaction(fn func() error) (err error) {
-	if o.depth >= maxDepth {
-		return fmt.Errorf("transactions nest deeper than %d", maxDepth)
-	}
-	if err := o.begin(); err != nil {
+	depth, err := o.BeginTransaction()
+	if err != nil {
 		return err
 	}
-	name := savepoints[o.depth]
-	if err := o.check(o.conn.Exec("SAVEPOINT " + name)); err != nil {
-		return err
-	}
-	o.depth++
-	depth := o.depth
 	kept := false
 	defer func() {
-		if o.depth < depth { // a Rollback within fn, or Close: nothing is left to do
-			if err == nil {
-				err = errors.New("the turn was rolled back within the transaction")
-			}
-			return
-		}
-		o.depth--
-		if o.broken != nil {
-			if err == nil {
-				err = o.broken
-			}
-			return
-		}
-		if kept {
-			err = o.check(o.conn.Exec("RELEASE " + name))
-			return
-		}
-		o.table = tableUnknown
-		o.conn.SetInterrupt(nil)
-		back := o.check(o.conn.Exec("ROLLBACK TO " + name))
-		if back == nil {
-			back = o.check(o.conn.Exec("RELEASE " + name))
-		}
-		o.conn.SetInterrupt(o.done)
-		if back != nil {
-			if o.broken == nil {
-				o.broken = fmt.Errorf("%w: %w", ErrTurnBroken, back)
-			}
-			err = errors.Join(err, back)
+		gone := o.depth < depth || o.broken != nil
+		end := o.EndTransaction(depth, kept)
+		switch {
+		case err == nil:
+			err = end
+		case end != nil && !gone:
+			err = errors.Join(err, end)
 		}
 	}()
 	err = fn()
 	kept = err == nil
 	return err
+}
+
+// BeginTransaction begins what Transaction does to its function, and returns the
+// depth that EndTransaction is to be told.
+func (o *Object) BeginTransaction() (depth int, err error) {
+	if o.depth >= maxDepth {
+		return 0, fmt.Errorf("transactions nest deeper than %d", maxDepth)
+	}
+	if err := o.begin(); err != nil {
+		return 0, err
+	}
+	if err := o.check(o.conn.Exec("SAVEPOINT " + savepoints[o.depth])); err != nil {
+		return 0, err
+	}
+	o.depth++
+	return o.depth, nil
+}
+
+// EndTransaction keeps the writes of a transaction, or takes them back with those of
+// transactions in it that are open still: to keep them is then ErrNested. It fails
+// if the turn was rolled back meanwhile.
+func (o *Object) EndTransaction(depth int, keep bool) error {
+	if o.closed || o.depth < depth { // a Rollback within, or Close: nothing is left to do
+		return errWithin
+	}
+	nested := o.depth > depth
+	o.depth = depth - 1
+	if o.broken != nil {
+		return o.broken
+	}
+	name := savepoints[o.depth]
+	if keep && !nested {
+		if o.sql != nil {
+			for _, c := range o.sql.cursors {
+				c.depth = min(c.depth, o.depth)
+			}
+		}
+		return o.check(o.conn.Exec("RELEASE " + name))
+	}
+	o.endCursors(depth, errUnwound)
+	o.schemaBack()
+	o.table = tableUnknown
+	o.conn.SetInterrupt(nil)
+	err := o.check(o.conn.Exec("ROLLBACK TO " + name))
+	if err == nil {
+		err = o.check(o.conn.Exec("RELEASE " + name))
+	}
+	o.conn.SetInterrupt(o.done)
+	if err != nil {
+		if o.broken == nil {
+			o.broken = fmt.Errorf("%w: %w", ErrTurnBroken, err)
+		}
+		return err
+	}
+	if keep {
+		return ErrNested
+	}
+	return nil
+}
+
+// schemaBack notes that a rollback may bring an earlier schema back.
+func (o *Object) schemaBack() {
+	if o.sql != nil && o.sql.changed {
+		o.sql.schema++
+	}
 }
 
 var savepoints = func() (s [maxDepth]string) {

@@ -47,6 +47,8 @@ type Options struct {
 	// many bytes of outcomes Open keeps, the newest; 0 means none.
 	KeyRetention  time.Duration
 	OutcomeMemory int64
+	// Limits bound what objects do with their data.
+	Limits Limits
 	// Fatal is called once, on a goroutine of the store, when the commit log is
 	// lost: the process is to end with exit code 4. It must not call Close.
 	// nil leaves it at broken gates.
@@ -72,6 +74,7 @@ func (o *Options) defaults() {
 	if o.MaxCommit == 0 {
 		o.MaxCommit = DefaultMaxCommit
 	}
+	o.Limits.defaults()
 }
 
 func (o *Options) validate() error {
@@ -90,6 +93,9 @@ func (o *Options) validate() error {
 		return fmt.Errorf("open store: key retention %v or outcome memory of %d bytes is negative", o.KeyRetention, o.OutcomeMemory)
 	case o.MaxCommit < 0:
 		return fmt.Errorf("open store: commit limit of %d bytes is negative", o.MaxCommit)
+	}
+	if err := o.Limits.Validate(); err != nil {
+		return fmt.Errorf("open store: %w", err)
 	}
 	return nil
 }
