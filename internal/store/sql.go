@@ -184,7 +184,8 @@ func (o *Object) failed(err error) error {
 	default:
 		own = o.sqlError(err)
 	}
-	if o.check(err); o.broken != nil {
+	_ = o.check(err)
+	if o.broken != nil {
 		o.broken = fmt.Errorf("%w: %w", ErrTurnBroken, own)
 		o.endCursors(0, o.broken)
 	}
