@@ -2,9 +2,11 @@ package endtoend
 
 import (
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 )
 
 // proxy passes bytes between clients and a node, counts them, and cuts a
@@ -16,10 +18,12 @@ type proxy struct {
 	up, down       atomic.Int64 // bytes passed on
 	cutUp, cutDown atomic.Int64 // how often the next bytes are thrown away and the connection cut
 	strikes        atomic.Int64
+	hangUp         atomic.Bool // on everybody who calls
 	wg             sync.WaitGroup
 	mu             sync.Mutex
 	conns          []net.Conn
 	closed         bool
+	called         []time.Time // and was hung up on
 }
 
 func newProxy(t *testing.T, to string) *proxy {
@@ -47,6 +51,13 @@ func (p *proxy) close() {
 	p.wg.Wait()
 }
 
+// calls tells when somebody was hung up on.
+func (p *proxy) calls() []time.Time {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Clone(p.called)
+}
+
 // cut ends all connections that there are.
 func (p *proxy) cut() {
 	p.mu.Lock()
@@ -63,6 +74,13 @@ func (p *proxy) accept() {
 		c, err := p.ln.Accept()
 		if err != nil {
 			return
+		}
+		if p.hangUp.Load() {
+			p.mu.Lock()
+			p.called = append(p.called, time.Now())
+			p.mu.Unlock()
+			_ = c.Close()
+			continue
 		}
 		n, err := net.Dial("tcp", p.to)
 		if err != nil {
