@@ -94,6 +94,33 @@ type Caller interface {
 	Fetch(ctx context.Context, c *CallSpec, req *http.Request, follow bool) (*http.Response, error)
 }
 
+// Starter is a Caller of calls that are not waited for. For limpet's own packages.
+type Starter interface {
+	Caller
+	// Start makes a KindMethod call and returns at once, with an *Error if it was
+	// not made. The caller has left its own object already. The call ends with
+	// ctx. c's capabilities may be released when it is done.
+	Start(ctx context.Context, c *CallSpec) (PendingCall, error)
+}
+
+// PendingCall is a call under way. Implementations are safe for concurrent use.
+// For limpet's own packages.
+type PendingCall interface {
+	// Done is closed when the outcome is there.
+	Done() <-chan struct{}
+	// Outcome is what Caller.Call would have returned; call it after Done. The
+	// result stays the PendingCall's until Close.
+	Outcome() (result any, err error)
+	// Child makes a call, or property read, on the result, at once if it can
+	// (SPEC B33). From the first one on the call is not retried any more (SPEC
+	// E53). It takes over c.Args; the result is the caller's. If the call fails,
+	// its error is Child's too (SPEC B34).
+	Child(ctx context.Context, c TargetCall) (Parcel, error)
+	// Close cancels the call if it has not ended, and releases its result. Twice
+	// is harmless.
+	Close()
+}
+
 // Codec writes and reads limpet's one value format: internal/value, behind an
 // interface because this package imports nothing. For limpet's own packages.
 type Codec interface {

@@ -148,6 +148,9 @@ type Exporter interface {
 	// that the object does something (SPEC H2), as Leave does, but does not give
 	// the object away.
 	Account(ctx context.Context) error
+	// Flush is Leave for what is sent and not waited for: the object is not given
+	// away, and Return must not be called.
+	Flush(ctx context.Context) (context.Context, error)
 	// Object is the Origin of what the object keeps beyond the running event.
 	Object() Origin
 	// Aside is ctx, which Leave returned, for code that is not the object's but

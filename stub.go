@@ -348,7 +348,7 @@ func (s *stub) fill(c *CallSpec, kind CallKind, method string) {
 }
 
 func (s *stub) call(ctx context.Context, c *CallSpec) (_ any, err error) {
-	if c.Key, err = idempotencyKey(ctx); err != nil {
+	if c.Key, err = s.key(ctx); err != nil {
 		return nil, err
 	}
 	out, err := s.ns.binding.Caller.Call(ctx, c)
@@ -356,6 +356,16 @@ func (s *stub) call(ctx context.Context, c *CallSpec) (_ any, err error) {
 		return nil, s.note(err)
 	}
 	return out, nil
+}
+
+// key is the idempotency key that ctx holds for a call of the stub. Only objects
+// keep any.
+func (s *stub) key(ctx context.Context) (string, error) {
+	k, err := idempotencyKey(ctx)
+	if err == nil && k != "" && s.received != nil {
+		err = Errorf(CodeNotSupported, "not supported: an idempotency key on a stub that was received").With(func(e *Error) { e.Delivery = DeliveryNone })
+	}
+	return k, err
 }
 
 // note breaks the stub if the failure is one that does. The first one stays.

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/limpet-dev/limpet"
 	"github.com/limpet-dev/limpet/limpettest"
@@ -137,7 +138,14 @@ func (d *desk) Other(_ context.Context, name string) (*limpet.Stub[*desk], error
 
 func (d *desk) Echo(_ context.Context, v any) (any, error) { return v, nil }
 
-func (d *desk) Pair(_ context.Context, p deskPair) (deskPair, error) { return p, nil }
+func (d *desk) Pair(_ context.Context, p deskPair) (deskPair, error) {
+	for name, f := range p.Calls {
+		if f != nil { // a received one ends with this call
+			p.Calls[name] = func(_ context.Context, n int) (int, error) { d.field++; return 2 * n, nil }
+		}
+	}
+	return p, nil
+}
 
 func (d *desk) Panic(context.Context, *limpet.Stub[any]) error { panic("desk") }
 
@@ -278,3 +286,289 @@ func TestHandles(t *testing.T) {
 		t.Fatalf("disposed %d times", g.disposed.Load())
 	}
 }
+
+// eventually lets what goes on beside the test come to pass.
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for range 1000 {
+		if ok() {
+			return
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	t.Fatal("did not come to pass: " + what)
+}
+
+// TestTargetOfAnObject calls what an object gave away: events of it.
+func TestTargetOfAnObject(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	n := limpettest.Start(t, deskClass)
+	a := desks(t, n).Named("a")
+	m := must[*limpet.Stub[any]](t)(limpet.Call(ctx, a, (*desk).Meter))
+	second := m.Dup()
+	for want := 2; want <= 6; want += 2 {
+		if got := must[any](t)(m.Invoke(ctx, "add", 2)); got != int64(want) {
+			t.Fatalf("got %v, want %d", got, want)
+		}
+	}
+	// SPEC B32, D11: it has neither ID, name nor policy.
+	if _, named := m.Name(); named || !m.ID().IsZero() || m.Policy() != (limpet.RetryPolicy{}) {
+		t.Fatal("a received stub tells of an object")
+	}
+	// Typed, by the type's own methods.
+	if got := must[int](t)(limpet.Call1(ctx, limpet.As[*meter](m), (*meter).Add, 1)); got != 7 {
+		t.Fatalf("got %d", got)
+	}
+	_, err := m.Invoke(ctx, "nothing")
+	if e := asError(t, err); e.Code != limpet.CodeUnknownMethod || e.Name != "TypeError" || !e.Remote || e.Delivery != limpet.DeliveryReceived {
+		t.Fatalf("got %+v", e)
+	}
+	// SPEC B20: dup and constructor are reserved on a target, alarm is not.
+	_, err = m.Invoke(ctx, "dup")
+	if e := asError(t, err); !strings.Contains(e.Message, "'dup' is a reserved method") {
+		t.Fatalf("got %v", e)
+	}
+	// SPEC B40: while a handle lives the object is not evicted.
+	if n.Evict(a.ID()) {
+		t.Fatal("evicted while a handle lives")
+	}
+	m.Close()
+	if got := must[any](t)(second.Invoke(ctx, "add", 1)); got != int64(8) {
+		t.Fatalf("got %v", got)
+	}
+	// SPEC B37: Dispose runs once, after the last handle, as an event that writes.
+	second.Close()
+	eventually(t, "Dispose", func() bool { return must[int](t)(limpet.Call(ctx, a, (*desk).Stored)) == -1 })
+	eventually(t, "the object is idle", func() bool { return n.Evict(a.ID()) })
+
+	// A reset ends what was given away: the memory it belongs to is gone.
+	m = must[*limpet.Stub[any]](t)(limpet.Call(ctx, a, (*desk).Meter))
+	defer m.Close()
+	third := m.Dup()
+	defer third.Close()
+	err = limpet.Do(ctx, limpet.As[*meter](m), (*meter).Crash)
+	if e := asError(t, err); e.Code != limpet.CodeReset || !e.Reset || e.Delivery != limpet.DeliveryReceived {
+		t.Fatalf("got %+v", e)
+	}
+	_, err = third.Invoke(ctx, "add", 1)
+	if e := asError(t, err); e.Code != limpet.CodeReset || e.Delivery != limpet.DeliveryNone {
+		t.Fatalf("got %+v", e)
+	}
+	// The object itself goes on, from its data.
+	if got := must[int](t)(limpet.Call(ctx, desks(t, n).Named("a"), (*desk).Stored)); got != -1 {
+		t.Fatalf("got %d", got)
+	}
+}
+
+// TestGivenBack counts that nothing is kept on any way that a call can end.
+func TestGivenBack(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	n := limpettest.Start(t, deskClass)
+	ns := desks(t, n)
+	for name, call := range map[string]func(s *limpet.Stub[any]) error{
+		"the method returns": func(s *limpet.Stub[any]) error {
+			return limpet.Do2(ctx, ns.Named("a"), (*desk).Keep, s, false)
+		},
+		"by name": func(s *limpet.Stub[any]) error {
+			_, err := ns.Named("a").Invoke(ctx, "keep", s, false)
+			return err
+		},
+		"an argument does not fit": func(s *limpet.Stub[any]) error {
+			_, err := ns.Named("a").Invoke(ctx, "keep", s, "no")
+			return err
+		},
+		"an argument can't be carried": func(s *limpet.Stub[any]) error {
+			_, err := ns.Named("a").Invoke(ctx, "keep", s, make(chan int))
+			return err
+		},
+		"the method is unknown": func(s *limpet.Stub[any]) error {
+			_, err := ns.Named("a").Invoke(ctx, "keeep", s)
+			return err
+		},
+		"the method panics": func(s *limpet.Stub[any]) error {
+			return limpet.Do1(ctx, ns.Named("p"), (*desk).Panic, s)
+		},
+		"the caller has gone": func(s *limpet.Stub[any]) error {
+			gone, cancel := context.WithCancel(ctx)
+			cancel()
+			return limpet.Do2(gone, ns.Named("a"), (*desk).Keep, s, false)
+		},
+		"the result can't be carried": func(s *limpet.Stub[any]) error {
+			_, err := limpet.Call1(ctx, ns.Named("a"), (*desk).Bad, s)
+			return err
+		},
+		"the result holds it": func(s *limpet.Stub[any]) error {
+			v, err := limpet.Call1(ctx, ns.Named("a"), (*desk).Echo, any([]any{s, 1, s}))
+			if err != nil {
+				return err
+			}
+			list := v.([]any)
+			if list[0] != list[2] {
+				t.Error("one stub became two")
+			}
+			list[0].(*limpet.Stub[any]).Close()
+			return nil
+		},
+		"nobody wants the result": func(s *limpet.Stub[any]) error {
+			type nothing struct{}
+			_, err := ns.Named("a").Invoke(ctx, "pair", map[string]any{"Name": "x", "Other": s})
+			return err
+		},
+		"a promise": func(s *limpet.Stub[any]) error {
+			p := ns.Named("a").Start(ctx, "echo", []any{s})
+			_, err := p.Result(ctx)
+			p.Close()
+			return err
+		},
+		"a promise closed at once": func(s *limpet.Stub[any]) error {
+			ns.Named("a").Start(ctx, "echo", []any{s}).Close()
+			return nil
+		},
+		"pipelined": func(s *limpet.Stub[any]) error {
+			p := ns.Named("a").Start(ctx, "echo", []any{s})
+			defer p.Close()
+			_, err := p.At("0").Invoke(ctx, "add", 1)
+			return err
+		},
+		"pipelined on nothing": func(s *limpet.Stub[any]) error {
+			p := ns.Named("a").Start(ctx, "echo", 1)
+			defer p.Close()
+			_, err := p.Invoke(ctx, "add", s)
+			return err
+		},
+		"to a closed stub": func(s *limpet.Stub[any]) error {
+			m, err := limpet.Call(ctx, ns.Named("a"), (*desk).Meter)
+			if err != nil {
+				return err
+			}
+			m.Close()
+			_, err = m.Invoke(ctx, "add", s)
+			return err
+		},
+	} {
+		g := &gauge{}
+		s := must[*limpet.Stub[any]](t)(limpet.NewTarget(g))
+		err := call(s)
+		if g.disposed.Load() != 0 {
+			t.Errorf("%s (%v): disposed while its maker holds it", name, err)
+		}
+		s.Close()
+		eventually(t, fmt.Sprintf("%s (%v): given back", name, err), func() bool { return g.disposed.Load() == 1 })
+	}
+	// Node is left without handles: everything can be evicted.
+	eventually(t, "idle", func() bool { return n.Evict(ns.Named("a").ID()) })
+}
+
+// TestStreams sends bytes both ways.
+func TestStreams(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	n := limpettest.Start(t, deskClass)
+	a := desks(t, n).Named("a")
+	// SPEC B28, B31: a stream is an argument; its reader is closed with the call.
+	r := &closing{Reader: strings.NewReader("hello")}
+	if got := must[string](t)(limpet.Call1(ctx, a, (*desk).Read, io.Reader(r))); got != "hello" || r.closed.Load() != 1 {
+		t.Fatalf("got %q, closed %d", got, r.closed.Load())
+	}
+	if got := must[any](t)(a.Invoke(ctx, "read", strings.NewReader("dynamic"))); got != "dynamic" {
+		t.Fatalf("got %q", got)
+	}
+	// One that fails arrives as failed.
+	_, err := limpet.Call1(ctx, a, (*desk).Read, io.Reader(io.MultiReader(strings.NewReader("x"), &closing{Reader: failing{}})))
+	if e := asError(t, err); !strings.Contains(e.Message, "ReadableStream received over RPC disconnected prematurely") || !strings.Contains(e.Message, "torn") {
+		t.Fatalf("got %v", e)
+	}
+	long := strings.Repeat("0123456789", 100_000)
+	s := must[io.ReadCloser](t)(limpet.Call1(ctx, a, (*desk).Text, long))
+	b, err := io.ReadAll(s)
+	if err != nil || string(b) != long {
+		t.Fatalf("got %d bytes, %v", len(b), err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Read(make([]byte, 1)); !errors.Is(err, limpet.CodeDisposed) {
+		t.Fatalf("after Close: %v", err)
+	}
+	// Through an object: what it received it may pass on.
+	v := must[any](t)(limpet.Call1(ctx, a, (*desk).Echo, any(strings.NewReader("through"))))
+	back := v.(io.ReadCloser)
+	defer func() { _ = back.Close() }()
+	if b, err := io.ReadAll(back); err != nil || string(b) != "through" {
+		t.Fatalf("got %q, %v", b, err)
+	}
+	// A reset ends a stream that an object gave away.
+	s = must[io.ReadCloser](t)(limpet.Call1(ctx, a, (*desk).Text, long))
+	defer func() { _ = s.Close() }()
+	if _, err := io.ReadFull(s, make([]byte, 10)); err != nil {
+		t.Fatal(err)
+	}
+	_ = limpet.Do1(ctx, a, (*desk).Panic, nil) // resets
+	if _, err := s.Read(make([]byte, 1)); !errors.Is(err, limpet.CodeReset) {
+		t.Fatalf("got %v", err)
+	}
+}
+
+type closing struct {
+	io.Reader
+	closed atomic.Int32
+}
+
+func (c *closing) Close() error { c.closed.Add(1); return nil }
+
+type failing struct{}
+
+func (failing) Read([]byte) (int, error) { return 0, errors.New("torn") }
+
+// TestStubInValue sends the stub of an object.
+func TestStubInValue(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	n := limpettest.Start(t, deskClass)
+	ns := desks(t, n)
+	// SPEC B32: it arrives as a plain stub.
+	b := must[*limpet.Stub[*desk]](t)(limpet.Call1(ctx, ns.Named("a"), (*desk).Other, "b"))
+	defer b.Close()
+	if _, named := b.Name(); named || !b.ID().IsZero() {
+		t.Fatal("it has an identity")
+	}
+	if got := must[int](t)(limpet.Call2(ctx, b, (*desk).Count, "c", 2)); got != 6 {
+		t.Fatalf("got %d", got)
+	}
+	if got := must[int](t)(limpet.Call(ctx, ns.Named("b"), (*desk).Stored)); got != 4 {
+		t.Fatalf("got %d", got)
+	}
+	// Whole structures, at any depth.
+	g := &gauge{}
+	target := must[*limpet.Stub[any]](t)(limpet.NewTarget(g))
+	defer target.Close()
+	anyA := must[limpet.Namespace[any]](t)(limpet.NamespaceOf[any](n, "DESK")).Named("a")
+	p := must[deskPair](t)(limpet.Call1(ctx, ns.Named("a"), (*desk).Pair, deskPair{
+		Name: "p", Stubs: []*limpet.Stub[any]{target, nil, anyA},
+		Calls: map[string]func(context.Context, int) (int, error){"double": func(_ context.Context, n int) (int, error) { return n, nil }, "none": nil},
+	}))
+	if p.Stubs[1] != nil || p.Calls["none"] != nil || len(p.Stubs) != 3 || len(p.Calls) != 2 {
+		t.Fatalf("got %+v", p)
+	}
+	if got := must[any](t)(p.Stubs[0].Invoke(ctx, "add", 3)); got != int64(3) {
+		t.Fatalf("got %v", got)
+	}
+	if got := must[any](t)(p.Stubs[2].Invoke(ctx, "stored")); got != int64(0) {
+		t.Fatalf("got %v", got)
+	}
+	if got := must[int](t)(p.Calls["double"](ctx, 21)); got != 42 {
+		t.Fatalf("got %v", got)
+	}
+	for _, s := range p.Stubs {
+		s.Close()
+	}
+	// Stored they are refused.
+	err := limpet.Do(ctx, ns.Named("s"), (*desk).StoreStub)
+	if e := asError(t, err); e.Code != limpet.CodeInvalidArgument || !strings.Contains(e.Message, "can't be stored") {
+		t.Fatalf("got %v", e)
+	}
+}
+
+func (d *desk) StoreStub(context.Context) error { return d.st.KV().Put("stub", d.desk("x")) }

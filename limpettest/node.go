@@ -314,6 +314,42 @@ func (c *caller) Call(ctx context.Context, spec *limpet.CallSpec) (any, error) {
 	return out, c.seen(life, err)
 }
 
+var _ limpet.Starter = (*caller)(nil)
+
+// Start passes a call on that is not waited for.
+func (c *caller) Start(ctx context.Context, spec *limpet.CallSpec) (limpet.PendingCall, error) {
+	e, life, err := c.engine()
+	if err != nil {
+		return nil, err
+	}
+	starter, ok := e.(limpet.Starter)
+	if !ok {
+		return nil, limpet.Errorf(limpet.CodeNotSupported, "not supported: to start a call on this node")
+	}
+	p, err := starter.Start(ctx, spec)
+	if err != nil {
+		return nil, c.seen(life, err)
+	}
+	return &pendingCall{p, c, life}, nil
+}
+
+// pendingCall is a call of one life.
+type pendingCall struct {
+	limpet.PendingCall
+	c    *caller
+	life int
+}
+
+func (p *pendingCall) Outcome() (any, error) {
+	out, err := p.PendingCall.Outcome()
+	return out, p.c.seen(p.life, err)
+}
+
+func (p *pendingCall) Child(ctx context.Context, t limpet.TargetCall) (limpet.Parcel, error) {
+	out, err := p.PendingCall.Child(ctx, t)
+	return out, p.c.seen(p.life, err)
+}
+
 // Outcome passes a question on.
 func (c *caller) Outcome(ctx context.Context, spec *limpet.CallSpec, q limpet.OutcomeQuery) (*limpet.CallOutcome, error) {
 	e, life, err := c.engine()

@@ -21,7 +21,9 @@ type run struct {
 	ctx   context.Context // the caller's, for the length of the call
 	spec  *limpet.CallSpec
 	fetch *fetch // nil for KindMethod
-	m     machine
+	// promise is what children may be made on; nil for calls that are waited for.
+	promise *promise
+	m       machine
 
 	replayable bool // the call may carry an identity (SPEC F2)
 	retries    bool // the sender will retry (SPEC F2)
@@ -135,6 +137,9 @@ func (r *run) loop() (any, *http.Response, error) {
 			r.ended(ev, committed)
 		}
 		r.do(actions)
+		if ev.kind == evPipelined {
+			close(r.promise.committed)
+		}
 	}
 	r.disarm()
 	return r.value, r.resp, r.err
@@ -196,6 +201,8 @@ func (r *run) wait() (time.Duration, event) {
 		return r.e.now(), event{kind: evAborted}
 	case <-r.e.closing:
 		return r.e.now(), event{kind: evGone}
+	case <-r.promise.wanted():
+		return r.e.now(), event{kind: evPipelined}
 	}
 }
 
@@ -376,7 +383,9 @@ func (r *run) attempt(a action) {
 	if r.fetch != nil {
 		j.request, j.body, j.trailer = r.fetch.req, r.fetch.takeBody(), r.fetch.trailer
 	}
-	if j.t != nil && (prompt(j.t) || r.ctx.Done() == nil) {
+	if r.promise != nil {
+		j.a.Pipe = r.promise.begin()
+	} else if j.t != nil && (prompt(j.t) || r.ctx.Done() == nil) {
 		res := j.run(r.ctx)
 		r.here = &res
 		return

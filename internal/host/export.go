@@ -203,6 +203,56 @@ func (ev *event) Account(ctx context.Context) error { return ev.inc.chunk(ctx) }
 // Account is that of the object.
 func (a *awaiting) Account(ctx context.Context) error { return a.ev.inc.chunk(ctx) }
 
+// Flush puts the running turn on record and waits until it is durable.
+func (ev *event) Flush(ctx context.Context) (context.Context, error) { return ev.inc.flush(ctx, ev) }
+
+// Flush is that of the event which the context belongs to, or that holds the turn.
+func (inc *incarnation) Flush(ctx context.Context) (context.Context, error) {
+	if a := awaitingOf(ctx); a != nil && a.ev.inc == inc {
+		return a.Flush(ctx)
+	}
+	ev, err := inc.eventFor(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return inc.flush(ctx, ev)
+}
+
+// Flush has nothing to do.
+func (a *awaiting) Flush(ctx context.Context) (context.Context, error) { return a.Leave(ctx) }
+
+// flush is leave, except that ev keeps the turn.
+func (inc *incarnation) flush(ctx context.Context, ev *event) (context.Context, error) {
+	inc.storage.Lock()
+	inc.mu.Lock()
+	state, ended := ev.entry.state, inc.gate.ended
+	inc.mu.Unlock()
+	switch {
+	case ended:
+		inc.storage.Unlock()
+		return nil, inc.cause
+	case !begun(state):
+		inc.storage.Unlock()
+		return nil, inc.noTurn()
+	case state == holding && inc.txDepth > 0:
+		inc.storage.Unlock()
+		return nil, inc.inTransaction("a call through a stub")
+	}
+	if err := inc.account(nil, state == holding); err != nil {
+		inc.storage.Unlock()
+		e := inc.storageReset(err)
+		inc.reset(e)
+		return nil, e
+	}
+	pos := inc.ledger.output(nil)
+	inc.storage.Unlock()
+	octx := outgoingContext(ctx, ev)
+	if err := inc.waitDurable(octx, pos, 0); err != nil {
+		return nil, waitError(octx, inc.id, err, limpet.DeliveryNone)
+	}
+	return octx, nil
+}
+
 // Disposed is told by the last handle: the target's Dispose is an event of the
 // object, for which nobody waits. A panic in it resets the object as any.
 func (x *export) Disposed() {

@@ -374,11 +374,11 @@ func (g *gate) apply(now int64, in inputKind, e *entry, n int) outcome {
 // calls which were claimed before the drain can end.
 // So are callbacks while the event that gave them away runs: it may wait for them.
 func (e *entry) outside() bool {
-	return !e.internal && e.parent == nil && (e.within == nil || !e.within.entry.begun())
+	return !e.internal && e.parent == nil && (e.within == nil || !begun(e.within.entry.state))
 }
 
-// begun reports whether e runs.
-func (e *entry) begun() bool { return e.state == holding || e.state == away || e.state == wanting }
+// begun reports whether an entry runs.
+func begun(s entryState) bool { return s == holding || s == away || s == wanting }
 
 // descends reports whether a call chain leads from e back to its ancestor a.
 func descends(e, a *entry) bool {
