@@ -47,6 +47,10 @@ func nodeMain() error {
 	if err := childConfig(&cfg); err != nil {
 		return err
 	}
+	go func() { // until the process ends, which it does when the parent has gone
+		_ = json.NewDecoder(os.Stdin).Decode(new(struct{})) // there are no commands
+		os.Exit(3)
+	}()
 	broken, err := mutation.Named(cfg.Mutation)
 	if err != nil {
 		return err
@@ -83,10 +87,6 @@ func nodeMain() error {
 	if err := say(nodeReady{n.WireAddr().String()}); err != nil {
 		return err
 	}
-	go func() { // until the process ends, which it does when the parent has gone
-		_ = json.NewDecoder(os.Stdin).Decode(new(struct{})) // there are no commands
-		os.Exit(3)
-	}()
 	<-stop
 	if err := n.Drain(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, err)
