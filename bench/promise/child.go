@@ -114,6 +114,11 @@ func (c *child) stop(within time.Duration) error {
 	select {
 	case <-c.ended:
 	case <-limit.C:
+		_ = c.cmd.Process.Signal(syscall.SIGQUIT) // its log then says where it hangs
+		select {
+		case <-c.ended:
+		case <-time.After(5 * time.Second):
+		}
 		c.kill()
 		return fmt.Errorf("the %s did not end within %v of SIGTERM: %s", c.name, within, tail(c.log))
 	}

@@ -8,9 +8,9 @@
 //
 // It runs real processes that talk over TCP:
 //
-//	callers ───▶ proxy ───▶ node ───────▶ witness
-//	(this one)   drops      is killed     is never killed, and is told by each
-//	             and cuts   and drained   method that it runs, and which run it is
+//	callers ───▶ proxy ───▶ node ───────▶ proxy ───▶ witness
+//	(this one)   drops      is killed     also       is never killed, and is told by
+//	             and cuts   and drained              each method which run it is
 //
 // Each call has a name of its own, and each run of a method a token of its own,
 // which the run leaves wherever it has an effect. In the end a judge that knows
@@ -229,9 +229,13 @@ const mostTold = 5
 
 // accuse tells of violations, with all attempts of their calls.
 func (r *run) accuse(out io.Writer) {
-	journal, err := os.ReadFile(r.journal())
-	if err != nil {
-		fmt.Fprintln(out, "no journal of attempts:", err)
+	var journal []byte
+	for _, path := range []string{r.journal(), beyond(r.journal())} {
+		b, err := os.ReadFile(path)
+		if err != nil {
+			fmt.Fprintln(out, "no journal of attempts:", err)
+		}
+		journal = append(journal, b...)
 	}
 	for i, v := range r.violations {
 		if i == mostTold {

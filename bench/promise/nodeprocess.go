@@ -67,9 +67,15 @@ func nodeMain() error {
 		e.plain <- &plainConn{c, bufio.NewReader(c)}
 	}
 	ctx := context.Background()
-	c, err := client.Dial(ctx, []string{cfg.Witness.Wire})
-	if err != nil {
-		return err
+	var c *client.Client
+	for limit := time.Now().Add(10 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		// The proxy between may refuse the connection.
+		if c, err = client.Dial(ctx, []string{cfg.Witness.Wire}); err == nil {
+			break
+		}
+		if time.Now().After(limit) {
+			return err
+		}
 	}
 	defer c.Close() //nolint:errcheck // it never fails
 	if e.witness, err = limpet.NamespaceOf[Witness](c, "WITNESS"); err != nil {

@@ -127,8 +127,13 @@ func (o *object) tellOut(ctx context.Context, op, run string) error {
 	if op[len(op)-1]%2 == 0 {
 		return o.st.Await(ctx, func(ctx context.Context) error { return o.ears.fetch(ctx, op, run) })
 	}
-	return limpet.Do2(ctx, o.ears.witness.Named("ear-"+op[len(op)-1:]), Witness.Hear, op, run)
+	ear := o.ears.witness.Named("ear-"+op[len(op)-1:], limpet.RetryTimeout(earTimeout))
+	return limpet.Do2(ctx, ear, Witness.Hear, op, run)
 }
+
+// earTimeout bounds the retries of a call out of an object, which goes over a bad
+// network too.
+const earTimeout = 2 * time.Second
 
 // note writes that a run has come to a stage; the first one of an operation
 // counts it.

@@ -16,15 +16,16 @@ import (
 	"github.com/limpet-dev/limpet/internal/wire"
 )
 
-// This file is the proxy process, which stands between clients and node, reads
-// every frame and strikes.
+// This file is the proxy process, which stands between clients and node, and
+// between the node and the witness's, reads every frame and strikes.
 //
 //	client ──▶ up:   CALL? choose a fault ──▶ node
 //	client ◀── down: outcome? count, or swallow it ◀── node
 
 type proxyConfig struct {
 	Seed  uint64
-	Every int // one call of so many is struck
+	Every int  // one call of so many is struck
+	Short bool // freeze for moments only
 }
 
 type proxyReady struct{ Addr string }
@@ -334,7 +335,7 @@ func (c *pass) begin(f *wire.Tapped) *passing {
 	case requestLate:
 		c.late = true
 	case longFreeze:
-		if len(p.iced) >= mostIced {
+		if p.cfg.Short || len(p.iced) >= mostIced {
 			k.fault = none
 			break
 		}

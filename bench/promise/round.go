@@ -26,23 +26,25 @@ type run struct {
 	dir     string // of everything that the run writes
 	rng     *rand.Rand
 	proxy   *child
+	beyond  *child // the proxy between node and witness
 	witness *child
-	where   witnessReady
+	where   witnessReady // as the node knows it: behind that proxy
 	callers callers
 	begun   time.Time
 
 	left atomic.Int64 // calls
 
-	mu         sync.Mutex
-	node       *child // nil while none runs
-	addr       string
-	life       int
-	tally      tally
-	round      int
-	histories  int
-	unknown    int // histories that nobody could decide on in time
-	judged     int
-	violations []violation
+	mu          sync.Mutex
+	node        *child // nil while none runs
+	addr        string
+	life        int
+	tally       tally
+	tallyBeyond tally // of the proxy between node and witness
+	round       int
+	histories   int
+	unknown     int // histories that nobody could decide on in time
+	judged      int
+	violations  []violation
 }
 
 // newRun starts the processes that live as long as the run.
@@ -59,6 +61,15 @@ func newRun(ctx context.Context, o options, dir string) (*run, error) {
 	}
 	var ready proxyReady
 	r.proxy, err = spawn("proxy", proxyConfig{Seed: o.seed, Every: o.every}, &ready, filepath.Join(dir, "proxy.log"))
+	if err != nil {
+		return nil, errors.Join(err, r.close())
+	}
+	var beyond proxyReady
+	r.beyond, err = spawn("proxy", proxyConfig{Seed: ^o.seed, Every: 2 * o.every, Short: true}, &beyond, filepath.Join(dir, "beyond.log"))
+	if err == nil {
+		err = r.beyond.ask(proxyCommand{Target: r.where.Wire}, new(tally))
+		r.where.Wire = beyond.Addr
+	}
 	if err != nil {
 		return nil, errors.Join(err, r.close())
 	}
@@ -96,7 +107,7 @@ func (r *run) close() error {
 	for _, c := range r.callers.clients {
 		_ = c.Close() // it never fails
 	}
-	for _, c := range []*child{r.node, r.proxy, r.witness} {
+	for _, c := range []*child{r.node, r.proxy, r.beyond, r.witness} {
 		if c != nil {
 			c.kill()
 		}
@@ -139,15 +150,26 @@ func (r *run) start() error {
 
 // tell commands the proxy, and keeps its tally.
 func (r *run) tell(c proxyCommand) error {
-	var t tally
+	var t, b tally
 	if err := r.proxy.ask(c, &t); err != nil {
 		return err
 	}
+	// Beyond the node there are other calls, and their own journal.
+	far := proxyCommand{Faults: c.Faults, Quiet: c.Quiet}
+	if c.Journal != "" {
+		far.Journal = beyond(c.Journal)
+	}
+	if err := r.beyond.ask(far, &b); err != nil {
+		return err
+	}
 	r.mu.Lock()
-	r.tally = t
+	r.tally, r.tallyBeyond = t, b
 	r.mu.Unlock()
 	return nil
 }
+
+// beyond is the journal of the proxy beyond the node.
+func beyond(journal string) string { return journal + ".beyond" }
 
 // end ends the node, by kill or drain.
 func (r *run) end(how fault) error {
@@ -336,5 +358,5 @@ func (r *run) closeRound() error {
 	if err := r.end(drain); err != nil {
 		return err
 	}
-	return errors.Join(os.RemoveAll(r.data()), os.Remove(r.journal()))
+	return errors.Join(os.RemoveAll(r.data()), os.Remove(r.journal()), os.Remove(beyond(r.journal())))
 }

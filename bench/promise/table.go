@@ -19,7 +19,7 @@ import (
 // snapshot is a run at one moment.
 type snapshot struct {
 	sums                              sums
-	tally                             tally
+	tally, beyond                     tally
 	round, life                       int
 	histories, unknown, judged, wrong int
 	took                              time.Duration
@@ -28,7 +28,7 @@ type snapshot struct {
 func (r *run) snapshot() snapshot {
 	r.mu.Lock()
 	s := snapshot{
-		tally: r.tally, round: r.round, life: r.life, histories: r.histories, unknown: r.unknown,
+		tally: r.tally, beyond: r.tallyBeyond, round: r.round, life: r.life, histories: r.histories, unknown: r.unknown,
 		judged: r.judged, wrong: len(r.violations), took: time.Since(r.begun),
 	}
 	r.mu.Unlock()
@@ -82,7 +82,7 @@ func (s *snapshot) tables(w io.Writer) {
 	for _, row := range []struct {
 		name string
 		r    retries
-	}{{"all", s.tally.Retries}, {"over a restart of the node", s.tally.OverRestart}} {
+	}{{"all", s.tally.Retries}, {"over a restart of the node", s.tally.OverRestart}, {"from node to witness", s.beyond.Retries}} {
 		t.Row(row.name, whole(row.r.Sent), whole(row.r.Accepted), whole(row.r.Answered), whole(row.r.Refused))
 	}
 	t.Write(w)
