@@ -60,6 +60,7 @@ torture: ## the long form of everything: many hours
 	LIMPET_TEST_SCALE=100 go test -count=1 -timeout=0 ./...
 	LIMPET_TEST_SHORT=0 LIMPET_TEST_COUNT=5 LIMPET_TEST_TIMEOUT=0 $(CI) race
 	LIMPET_FUZZTIME=5m $(CI) fuzz
+	go run ./bench/promise -calls 1000000
 
 .PHONY: ci
 ci: ## exactly what must pass before a change lands
