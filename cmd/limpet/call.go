@@ -15,12 +15,14 @@ import (
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
+
+	"github.com/limpet-dev/limpet"
 )
 
 const defaultServer = "http://127.0.0.1:8787"
 
 func newCall() *cobra.Command {
-	var server string
+	var server, key string
 	var timeout time.Duration
 	c := &cobra.Command{
 		Use:   "call BINDING/NAME METHOD [ARG…]",
@@ -31,7 +33,10 @@ none.
 NAME is everything behind the first slash and may contain slashes; id:HEX is an
 object by its ID, name:NAME one by its name, for names that begin like that.
 Each ARG is JSON; what is no JSON is a string, so that item-1 and "item-1" are
-the same. Put -- in front of arguments that begin with -.`,
+the same. Put -- in front of arguments that begin with -.
+
+A call with --idempotency-key can be sent again after any failure: it runs once,
+and each time gives the first outcome.`,
 		Example: `  limpet call CART/user-123 setQuantity item-1 3
   limpet call CART/user-123 quantity item-1
   limpet call COUNTER/a add -- -5`,
@@ -59,7 +64,12 @@ the same. Put -- in front of arguments that begin with -.`,
 				ctx, cancel = context.WithTimeoutCause(ctx, timeout, fmt.Errorf("no answer within %v (--timeout)", timeout))
 				defer cancel()
 			}
-			out, err := post(ctx, u, body)
+			if c.Flags().Changed("idempotency-key") {
+				if err := limpet.CheckIdempotencyKey(key); err != nil || strings.TrimSpace(key) != key || strings.ContainsFunc(key, unicode.IsControl) {
+					return usage("--idempotency-key %.100q: must be 1 to %d bytes of UTF-8, without control characters and without blanks at its ends", key, limpet.MaxIdempotencyKeyBytes)
+				}
+			}
+			out, err := post(ctx, u, body, key)
 			if err != nil {
 				out = lost(err)
 			}
@@ -68,6 +78,7 @@ the same. Put -- in front of arguments that begin with -.`,
 	}
 	c.Flags().StringVar(&server, "server", cmp.Or(os.Getenv("LIMPET_SERVER"), defaultServer), "`URL` of the node's HTTP door; environment: LIMPET_SERVER")
 	c.Flags().DurationVar(&timeout, "timeout", 0, "give up after this long, such as 5s; 0 waits for ever")
+	c.Flags().StringVar(&key, "idempotency-key", "", "`KEY` of this call, such as an order's number: with the same one it runs once, however often it is sent within 24 h")
 	return c
 }
 

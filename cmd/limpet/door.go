@@ -29,7 +29,7 @@ func (u *unanswered) Unwrap() error { return u.err }
 
 // post makes one attempt of a call: the retries that are safe are the node's
 // business. The error is *unanswered.
-func post(ctx context.Context, url string, body []byte) (*outcome, error) {
+func post(ctx context.Context, url string, body []byte, key string) (*outcome, error) {
 	var sent atomic.Bool
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
 		GotConn: func(httptrace.GotConnInfo) { sent.Store(true) },
@@ -51,6 +51,9 @@ func post(ctx context.Context, url string, body []byte) (*outcome, error) {
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("Accept", "application/json")
 	req.Header.Set("User-Agent", "limpet")
+	if key != "" {
+		req.Header.Set("Idempotency-Key", key)
+	}
 	transport := &http.Transport{Proxy: http.ProxyFromEnvironment, DisableKeepAlives: true, DisableCompression: true}
 	client := &http.Client{
 		Transport:     transport,

@@ -38,7 +38,7 @@ func (d *door) call(a *answer, b *limpet.Binding, route route) {
 		d.fail(a, b, notSent(err))
 		return
 	}
-	out, err := stub.InvokeEncoded(a.r.Context(), route.method, args)
+	out, err := stub.InvokeEncoded(a.context(a.r.Context()), route.method, args)
 	if err != nil {
 		d.fail(a, b, err)
 		return

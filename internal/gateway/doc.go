@@ -3,6 +3,7 @@
 //
 //	POST /v1/objects/{BINDING}/{name}/call/{method}    [arg, …]  ->  {"result": …} | {"error": {…}}
 //	ANY  /v1/objects/{BINDING}/{name}/fetch/{path…}              ->  what the object's fetch answers
+//	GET  /v1/objects/{BINDING}/{name}/outcome/{identity}         ->  {"outcome": …}: what became of a call
 //	GET  /                                                       ->  these paths
 //
 // # Addressing
@@ -20,9 +21,20 @@
 //
 // The body is a JSON array of the arguments; an empty body means none. Values
 // that JSON can't hold are written as internal/value says ($date, $bytes, …).
-// Content-Type is JSON or absent. Query parameters and Idempotency-Key are
-// refused: what is not understood must not be ignored. A method without a
-// result gives {}.
+// Content-Type is JSON or absent. Query parameters are refused: what is not
+// understood must not be ignored. A method without a result gives {}.
+//
+// The header Idempotency-Key, of calls and of fetches, is limpet's idempotency key
+// (limpet.WithIdempotencyKey). A call with one goes on when its client leaves.
+//
+// # Outcomes
+//
+// {identity} is the identity of an error, or key:{key}. The answer is
+//
+//	{"outcome": "not received" | "running" | "result" | "error" | "received, not kept",
+//	 "result": …, "error": {…}, "response": {"status": 200, "header": {…}, "body": {"$bytes": …}}}
+//
+// with the member that belongs to it; response is that of a fetch.
 //
 // # Fetches
 //
@@ -50,13 +62,14 @@
 //	404  UnknownNamespace, UnknownMethod, NoSuchObject, NotFound (the path)
 //	405  MethodNotAllowed, with Allow
 //	408  BodyTimeout: the client stopped sending
-//	409  AlreadyReceived
+//	409  AlreadyReceived, IdentityReused
+//	410  OutcomeUnknown: nobody can tell any more what became of the call
 //	413  TooLarge
 //	415  UnsupportedMediaType
 //	429  Overloaded, with Retry-After
 //	500  the method's own error, whatever its code, or a result that can't be
 //	     carried; Reset; Internal
-//	501  NotSupported: WebSocket upgrades, Idempotency-Key, …
+//	501  NotSupported: WebSocket upgrades, …
 //	502  the call was uncertain, or received and its outcome was lost
 //	503  not delivered: the connection to the object, Draining
 //	504  the deadline of the request's context

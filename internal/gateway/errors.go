@@ -45,8 +45,10 @@ func statusOf(e *limpet.Error) int {
 		return http.StatusMethodNotAllowed
 	case codeBodyTimeout:
 		return http.StatusRequestTimeout
-	case limpet.CodeAlreadyReceived:
+	case limpet.CodeAlreadyReceived, limpet.CodeIdentityReused:
 		return http.StatusConflict
+	case limpet.CodeOutcomeUnknown:
+		return http.StatusGone
 	case limpet.CodeTooLarge:
 		return http.StatusRequestEntityTooLarge
 	case codeUnsupportedMediaType:

@@ -28,7 +28,7 @@ func (d *door) fetch(a *answer, b *limpet.Binding, route route) {
 	}
 	proxy := &httputil.ReverseProxy{
 		Rewrite:   func(p *httputil.ProxyRequest) { d.rewrite(a, p, route) },
-		Transport: stub, // RoundTrip: redirects are not followed
+		Transport: transport{a, stub},
 		ModifyResponse: func(resp *http.Response) error {
 			resp.Header.Del("X-Request-Id") // the door's own stand already
 			resp.Header.Del("Limpet-Error")
@@ -40,6 +40,20 @@ func (d *door) fetch(a *answer, b *limpet.Binding, route route) {
 		ErrorHandler:  func(_ http.ResponseWriter, _ *http.Request, err error) { d.fail(a, b, err) },
 	}
 	proxy.ServeHTTP(a.w, a.r)
+}
+
+// transport brings a request to its object.
+type transport struct {
+	a    *answer
+	stub *limpet.Stub[any]
+}
+
+// RoundTrip does not follow redirects.
+func (t transport) RoundTrip(r *http.Request) (*http.Response, error) {
+	if t.a.key != "" {
+		r = r.WithContext(t.a.context(r.Context()))
+	}
+	return t.stub.RoundTrip(r)
 }
 
 // rewrite makes the request that the object sees.

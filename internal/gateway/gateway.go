@@ -101,6 +101,7 @@ type answer struct {
 	clock     limpet.Clock // nil: no limit on reading
 	body      *clientBody  // of the request; nil: there is none, or no limit on it
 	requestID string
+	key       string // Idempotency-Key; empty for none
 }
 
 func (d *door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -131,16 +132,42 @@ func (d *door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		d.fail(a, nil, bindErr)
 		return
 	}
-	if r.Header.Get("Idempotency-Key") != "" {
-		// Ignoring it would be a promise broken in silence.
-		d.fail(a, b, refusal(limpet.CodeNotSupported, "not supported: Idempotency-Key"))
+	if a.key, err = idempotencyKey(r); err != nil {
+		d.fail(a, b, err)
 		return
 	}
-	if route.method != "" {
+	switch {
+	case route.asks:
+		d.outcome(a, b, route)
+	case route.method != "":
 		d.call(a, b, route)
-	} else {
+	default:
 		d.fetch(a, b, route)
 	}
+}
+
+// idempotencyKey is the request's, or empty.
+func idempotencyKey(r *http.Request) (string, *limpet.Error) {
+	values, ok := r.Header["Idempotency-Key"]
+	if !ok {
+		return "", nil
+	}
+	if len(values) > 1 {
+		return "", refusal(limpet.CodeInvalidArgument, "the header Idempotency-Key is there %d times", len(values))
+	}
+	if err := limpet.CheckIdempotencyKey(values[0]); err != nil {
+		return "", refusal(limpet.CodeInvalidArgument, "the header Idempotency-Key: %w", err)
+	}
+	return values[0], nil
+}
+
+// context is that of the call that the request asks for. A call under a key goes
+// on when the client leaves: it will come again and ask for the outcome.
+func (a *answer) context(ctx context.Context) context.Context {
+	if a.key == "" {
+		return ctx
+	}
+	return limpet.WithIdempotencyKey(context.WithoutCancel(ctx), a.key)
 }
 
 // index tells who comes by what there is.

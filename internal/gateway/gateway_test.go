@@ -239,7 +239,15 @@ func TestRefusals(t *testing.T) {
 	post("[1]", header("Content-Type", "application/x-www-form-urlencoded")).wantError(t, 415, "UnsupportedMediaType", limpet.DeliveryNone, "--json")
 	post("[1]", header("Content-Type", "application/json; charset=latin1")).wantError(t, 415, "UnsupportedMediaType", limpet.DeliveryNone, "latin1")
 	post("[1]", header("Content-Encoding", "gzip")).wantError(t, 415, "UnsupportedMediaType", limpet.DeliveryNone, "gzip")
-	post("[1]", header("Idempotency-Key", "k")).wantError(t, 501, limpet.CodeNotSupported, limpet.DeliveryNone, "Idempotency-Key")
+	for _, key := range []string{"", strings.Repeat("k", 257), "\xff"} {
+		post("[1]", header("Idempotency-Key", key)).wantError(t, 400, limpet.CodeInvalidArgument, limpet.DeliveryNone, "Idempotency-Key")
+	}
+	post("[1]", func(r *http.Request) { r.Header["Idempotency-Key"] = []string{"a", "b"} }).
+		wantError(t, 400, limpet.CodeInvalidArgument, limpet.DeliveryNone, "2 times")
+	f.do("POST", "/v1/objects/THING/a/outcome/key:k", nil).wantError(t, 405, "MethodNotAllowed", limpet.DeliveryNone, "GET")
+	f.do("GET", "/v1/objects/THING/a/outcome/", nil).wantError(t, 404, "NotFound", limpet.DeliveryNone, "outcome")
+	f.do("GET", "/v1/objects/THING/a/outcome/key:k", nil, header("Idempotency-Key", "k")).
+		wantError(t, 400, limpet.CodeInvalidArgument, limpet.DeliveryNone, "path")
 	f.do("POST", path+"?jurisdiction=eu", strings.NewReader("[1]")).wantError(t, 400, limpet.CodeInvalidArgument, limpet.DeliveryNone, "jurisdiction=eu")
 	f.do("GET", "/v1/objects/THING/a/fetch/ws", nil, header("Upgrade", "WebSocket"), header("Connection", "Upgrade")).
 		wantError(t, 501, limpet.CodeNotSupported, limpet.DeliveryNone, "WebSocket")

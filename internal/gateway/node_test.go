@@ -38,6 +38,24 @@ func (s *shop) Has(context.Context) (bool, error)            { return s.st.KV().
 func (s *shop) Len(_ context.Context, v string) (int, error) { return len(v), nil }
 func (s *shop) Big(_ context.Context, n int) (string, error) { return strings.Repeat("x", n), nil }
 func (s *shop) Channel(context.Context) (any, error)         { return make(chan int), nil }
+func (s *shop) Sell(_ context.Context, _ string) (n int, err error) {
+	if _, err := s.st.KV().Get("sold", &n); err != nil {
+		return 0, err
+	}
+	return n + 1, s.st.KV().Put("sold", n+1)
+}
+
+// Slow says that it runs and goes on when it is told so.
+func (s *shop) Slow(ctx context.Context) (string, error) {
+	s.at.entered <- struct{}{}
+	select {
+	case <-s.at.next:
+		return "done", nil
+	case <-ctx.Done():
+		return "", context.Cause(ctx)
+	}
+}
+
 func (s *shop) Panic(context.Context) error {
 	if err := s.st.KV().Put("v", 1); err != nil {
 		return err

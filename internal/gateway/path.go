@@ -13,6 +13,7 @@ const objectsPrefix = "/v1/objects/"
 var paths = [...]string{
 	"POST " + objectsPrefix + "{BINDING}/{name}/call/{method}",
 	"ANY " + objectsPrefix + "{BINDING}/{name}/fetch/{path}",
+	"GET " + objectsPrefix + "{BINDING}/{name}/outcome/{identity}",
 }
 
 // route is a path of the door, taken apart. Only path is still escaped.
@@ -20,6 +21,8 @@ type route struct {
 	binding string
 	object  target
 	method  string // of a call; empty for a fetch
+	asks    bool   // for the outcome of the call that identity names
+	ident   string
 	path    string // what the object of a fetch sees, from the first slash on
 }
 
@@ -60,6 +63,14 @@ func splitPath(escaped string) (route, *limpet.Error) {
 		}
 		if r.method, err = url.PathUnescape(part[3]); err != nil {
 			return route{}, badEscape("method", err)
+		}
+	case "outcome":
+		if len(part) < 4 || part[3] == "" || strings.Contains(part[3], "/") {
+			return route{}, notFound(escaped)
+		}
+		r.asks = true
+		if r.ident, err = url.PathUnescape(part[3]); err != nil {
+			return route{}, badEscape("identity", err)
 		}
 	case "fetch":
 		r.path = "/"
