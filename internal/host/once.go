@@ -408,12 +408,21 @@ func (inc *incarnation) keepable(ev *event, result any, failure *limpet.Error) [
 }
 
 // commitKept is commit with the outcome of ev's call in the record, which ev.told
-// then names. If the log refuses a record that would be for the outcome alone, the
-// outcome is not kept, and the call is none the worse. inc.storage is held.
+// then names. Without an outcome that is kept (data is nil) there is a record all
+// the same, if none has the call's identity: no run of it that has ended starts
+// again after a crash. If the log refuses a record that would be for this alone,
+// the outcome is not kept, and the call is none the worse. inc.storage is held.
 func (inc *incarnation) commitKept(ev *event, data []byte) error {
 	dirty := inc.data.Dirty()
 	owed := dirty || inc.ledger.owed(ev.claim)
-	p, err := inc.data.Commit(inc.ledger.identities(), keptOf(ev.claim, keptOutcome, data))
+	if data == nil && (ev.claim.logged || ev.claim.waived) {
+		return inc.commit(ev.claim)
+	}
+	var kept []Kept
+	if data != nil {
+		kept = append(kept, keptOf(ev.claim, keptOutcome, data))
+	}
+	p, err := inc.data.Commit(inc.ledger.identities(), kept...)
 	switch {
 	case err != nil && owed:
 		return err
@@ -424,8 +433,10 @@ func (inc *incarnation) commitKept(ev *event, data []byte) error {
 	inc.ledger.committed(p, dirty && inc.confirmed)
 	inc.confirmed = false
 	ev.told = p
-	// Here, since the incarnation may have ended, and what is in the log counts.
-	inc.host.settleClaim(ev.claim, data, p)
+	if data != nil {
+		// Here, since the incarnation may have ended, and what is in the log counts.
+		inc.host.settleClaim(ev.claim, data, p)
+	}
 	return nil
 }
 

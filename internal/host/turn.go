@@ -110,7 +110,8 @@ func (inc *incarnation) conclude(ev *event, result any, failure *limpet.Error) *
 		return nil
 	}
 	var keep []byte
-	if ev.ask != nil && ev.claim != nil {
+	asked := ev.ask != nil && ev.claim != nil
+	if asked {
 		keep = inc.keepable(ev, result, failure)
 	}
 	inc.storage.Lock()
@@ -125,10 +126,10 @@ func (inc *incarnation) conclude(ev *event, result any, failure *limpet.Error) *
 	if !inc.ended.Load() {
 		inc.data.EndCursors()
 		var err error
-		if keep == nil {
-			err = inc.commit(ev.claim)
-		} else {
+		if asked {
 			err = inc.commitKept(ev, keep)
+		} else {
+			err = inc.commit(ev.claim)
 		}
 		if err != nil {
 			inc.storage.Unlock()
