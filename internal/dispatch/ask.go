@@ -75,7 +75,8 @@ func (e *Engine) askOnce(ctx context.Context, c *limpet.CallSpec, q limpet.Outco
 	}
 	age := time.Duration(0) // of a key nobody knows it
 	if q.Key == "" {
-		age = time.Duration(e.clock.Now().UnixMilli()-q.Identity.CreatedMS) * time.Millisecond
+		const most = int64(1<<62) / int64(time.Millisecond) // an identity may say anything
+		age = time.Duration(max(min(e.clock.Now().UnixMilli()-q.Identity.CreatedMS, most), -most)) * time.Millisecond
 	}
 	return teller.Outcome(ctx, c, q, age)
 }

@@ -203,7 +203,7 @@ func TestPageStatus(t *testing.T) {
 	}
 	codes := []limpet.Code{
 		limpet.CodeApplication, limpet.CodeInvalidArgument, limpet.CodeUnknownNamespace, limpet.CodeUnknownMethod, limpet.CodeNoSuchObject,
-		limpet.CodeNotSupported, limpet.CodeTooLarge, limpet.CodeOverloaded, limpet.CodeDisconnected, limpet.CodeReset, limpet.CodeAlreadyReceived,
+		limpet.CodeNotSupported, limpet.CodeTooLarge, limpet.CodeOverloaded, limpet.CodeDisconnected, limpet.CodeReset, limpet.CodeAlreadyReceived, limpet.CodeIdentityReused, limpet.CodeOutcomeUnknown,
 		limpet.CodeCanceled, limpet.CodeCallCycle, limpet.CodeStorageFull, limpet.CodeStorageLost, limpet.CodeNoTurn, limpet.CodeDraining, limpet.CodeInternal,
 		"NotFound", "MethodNotAllowed", "UnsupportedMediaType", "Forbidden", "BodyTimeout",
 	}

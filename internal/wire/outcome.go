@@ -134,7 +134,8 @@ func (o *outgoing) outcomeOf(ctx context.Context, c *Call, age time.Duration) (*
 	}
 	c.Kind, c.Length = KindOutcome, ageBytes
 	o.left(ctx, c)
-	b, err := o.exchange(ctx, c, limpet.Parcel{Bytes: binary.BigEndian.AppendUint64(nil, uint64(age.Milliseconds()))}) //nolint:gosec // the bits
+	ms := max(min(age.Milliseconds(), maxDeadline), -maxDeadline)                                      // decades are as good as more
+	b, err := o.exchange(ctx, c, limpet.Parcel{Bytes: binary.BigEndian.AppendUint64(nil, uint64(ms))}) //nolint:gosec // the bits
 	if err != nil {
 		return nil, err
 	}
