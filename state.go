@@ -88,7 +88,8 @@ func (s *State) KV() *KV { return &KV{in: s.in} }
 // Transaction runs fn, and takes its writes back if it returns an error or
 // panics; that error is then Transaction's (SPEC H25). Transactions nest. Inside
 // fn stub calls, Await and BlockConcurrencyWhile are refused, since they would
-// give the object away half-done.
+// give the object away half-done. Transactions of several goroutines must not
+// overlap: one that ends while another that began in it goes on resets the object.
 func (s *State) Transaction(fn func() error) error {
 	if fn == nil {
 		return nilFunction("Transaction")
@@ -129,7 +130,9 @@ func (s *State) BlockConcurrencyWhile(ctx context.Context, fn func(context.Conte
 // and keeps the object in memory until it returns, at most 15 minutes
 // (SPEC H10). The reply of the running event does not wait for it. An error of
 // fn is logged. fn holds the object like any handler: use Await for slow work.
-// A nil fn panics here, in the event that gave it.
+// A nil fn panics here, in the event that gave it. An object may have 10,000
+// functions that wait or run; one more resets it, with an error that is
+// Overloaded.
 func (s *State) WaitUntil(fn func(context.Context) error) {
 	if fn == nil {
 		panic(nilFunction("WaitUntil"))

@@ -58,6 +58,7 @@ type event struct {
 	inquiry   *inquiry     // eventInquiry
 	told      Pos          // the outcome waits for this too; under inc.storage
 	limit     limpet.Timer // eventWaitUntil
+	waits     bool         // it counts in inc.waits; under inc.mu
 	returned  bool         // the handler returned, that is did not panic or exit
 	concluded bool         // conclude has settled it
 	rejected  bool         // the claim was refused: no gate may replace that (SPEC C53)

@@ -40,6 +40,7 @@ type incarnation struct {
 	durable  Pos   // known to be durable
 	lastUsed int64 // coarse time of the last event's end
 	blocked  limpet.Timer
+	waits    int                  // functions of WaitUntil that wait or run
 	atEnd    []func()             // to call when the incarnation has ended
 	exports  map[*export]struct{} // what was given away and is held
 	quiet    chan struct{}        // closed once nothing runs or waits; nil if nobody waits for that

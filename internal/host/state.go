@@ -17,6 +17,10 @@ var _ limpet.Incarnation = (*incarnation)(nil)
 // waitUntilLimit is how long WaitUntil keeps an object in memory (SPEC H10).
 const waitUntilLimit = 15 * time.Minute
 
+// maxWaitUntil is how many functions of WaitUntil an object may have that wait or
+// run.
+const maxWaitUntil = 10_000
+
 // leaveSync is what leave is told by Sync, which waits for unconfirmed writes
 // too.
 const leaveSync = "Sync"
@@ -175,28 +179,44 @@ func (inc *incarnation) listPiece(o limpet.ListOptions) (entries []limpet.ListEn
 	return entries, full, err
 }
 
-// Transaction unlocks the data while fn runs, which uses it.
+// Transaction runs fn in a transaction. One that ends before another that began in
+// it, on another goroutine, has taken back what that one wrote and still writes:
+// nobody could say any more what is half-done.
 func (inc *incarnation) Transaction(fn func() error) error {
+	tangled, err := inc.transaction(fn)
+	if tangled {
+		inc.reset(inc.resetError(nil, "State.Transaction was used by several goroutines at once, and one ended while another that had begun in it was running: the object was reset, and nothing of the turn is kept. Use it on one goroutine at a time."))
+		return inc.cause
+	}
+	if err != nil && inc.ended.Load() {
+		return inc.cause
+	}
+	return err
+}
+
+// transaction unlocks the data while fn runs, which uses it.
+func (inc *incarnation) transaction(fn func() error) (tangled bool, err error) {
 	d, err := inc.enter()
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer inc.storage.Unlock()
 	depth, begun := inc.txDepth, len(inc.txBegun)
 	inc.txDepth++
 	defer func() {
-		inc.txDepth = depth
-		inc.forgetBegun(begun)
+		inc.txDepth = min(inc.txDepth, depth)
+		inc.forgetBegun(min(begun, len(inc.txBegun)))
 	}()
 	err = d.Transaction(func() error {
 		inc.storage.Unlock()
-		defer inc.storage.Lock()
+		defer func() {
+			inc.storage.Lock()
+			within := max(0, len(inc.txBegun)-begun) // of State.DB: they end with this one
+			tangled = !inc.ended.Load() && inc.txDepth-within > depth+1
+		}()
 		return fn()
 	})
-	if err != nil && inc.ended.Load() {
-		return inc.cause
-	}
-	return err
+	return tangled, err
 }
 
 // Sync ends the turn and waits for all writes, unconfirmed ones too.
@@ -394,8 +414,19 @@ func (p *asidePanic) Unwrap() error {
 	return err
 }
 
-// WaitUntil queues fn when the event that holds the turn has ended.
+// WaitUntil queues fn when the event that holds the turn has ended. There is no
+// error to return: an object with too many is reset, like one that aborts.
 func (inc *incarnation) WaitUntil(fn func(context.Context) error) {
+	if !inc.waitUntil(fn) {
+		e := inc.resetError(nil, "WaitUntil: %d functions of the object wait or run, which is the limit; the object was reset", maxWaitUntil)
+		e.Overloaded = true
+		inc.reset(e)
+		panic(aborted{})
+	}
+}
+
+// waitUntil is false if there are too many.
+func (inc *incarnation) waitUntil(fn func(context.Context) error) bool {
 	ev := &event{
 		inc: inc, kind: eventWaitUntil, fn: fn, parent: context.Background(),
 		deadline: inc.host.clock.Now().Add(waitUntilLimit),
@@ -410,10 +441,24 @@ func (inc *incarnation) WaitUntil(fn func(context.Context) error) {
 			err = inc.noTurnNow()
 		}
 		inc.host.log.Error("WaitUntil was called too late: its function does not run", "object", inc.label(), "error", err)
-		return
+		return true
 	}
-	holder.ev.after = append(holder.ev.after, ev)
-	ev.limit = inc.host.clock.AfterFunc(waitUntilLimit, func() { inc.expire(ev) })
+	if inc.waits < maxWaitUntil {
+		inc.waits++
+		ev.waits = true
+		holder.ev.after = append(holder.ev.after, ev)
+		ev.limit = inc.host.clock.AfterFunc(waitUntilLimit, func() { inc.expire(ev) })
+		return true
+	}
+	return false
+}
+
+// unwaitLocked gives back what a function of WaitUntil counts. inc.mu is held.
+func (inc *incarnation) unwaitLocked(ev *event) {
+	if ev.waits {
+		ev.waits = false
+		inc.waits--
+	}
 }
 
 // expire ends the time of a function given to WaitUntil: its context ends, and
@@ -426,6 +471,7 @@ func (inc *incarnation) expire(ev *event) {
 		return
 	}
 	if inc.gate.step(0, inDetach, &ev.entry, 0).verdict == accepted {
+		inc.unwaitLocked(ev)
 		ev.wakeAll()
 		inc.quietLocked()
 	}

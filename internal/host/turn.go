@@ -163,6 +163,7 @@ func (inc *incarnation) conclude(ev *event, result any, failure *limpet.Error) *
 		result = nil // its caller takes it
 	}
 	ev.concluded = true
+	inc.unwaitLocked(ev)
 	for _, a := range ev.after {
 		inc.gate.step(0, inArrive, &a.entry, 0)
 	}
