@@ -195,6 +195,7 @@ func (r *run) show(out io.Writer) func() {
 		every = time.Second
 	}
 	stop, stopped := make(chan struct{}), make(chan struct{})
+	last := time.Now()
 	go func() {
 		defer close(stopped)
 		t := time.NewTicker(every)
@@ -210,7 +211,10 @@ func (r *run) show(out io.Writer) func() {
 			_ = r.tell(proxyCommand{}) // the next one tells what is wrong
 			s := r.snapshot()
 			if !terminal {
-				fmt.Fprintln(out, s.headline())
+				if time.Since(last) > s.took/25 { // in a long run more rarely
+					last = time.Now()
+					fmt.Fprintln(out, s.headline())
+				}
 				continue
 			}
 			var b strings.Builder
