@@ -35,7 +35,9 @@ type Sink interface {
 	// (After RELEASE of the outermost savepoint SQLite then has an empty
 	// transaction open: ROLLBACK ends it.) What Admit needs of c it must copy.
 	Admit(c *Change) error
-	// Publish makes the commit admitted last final. It cannot fail.
+	// Publish makes the commit admitted last final. It cannot fail. Like Abandon
+	// it is called with the pages' mutex held (Pages.Share), so that what it
+	// notes and the pages change together for a Snapshot.
 	Publish()
 	// Abandon withdraws the commit admitted last, which SQLite rolled back.
 	Abandon()

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"sync"
 	"testing"
 
 	"github.com/limpet-dev/limpet/internal/store/vfs"
@@ -37,13 +38,15 @@ func TestCheck(t *testing.T) {
 }
 
 type tally struct {
-	Commits, Refused, Panics, Reverts, Discards, Interrupts, Full, Reopened, Rollbacks, Checks int
+	Commits, Refused, Panics, Reverts, Discards, Interrupts, Full, Reopened, Rollbacks, Checks, Snapshots, Dropped int
 }
 
 func (a *tally) add(b tally) {
 	a.Commits += b.Commits
 	a.Refused += b.Refused
 	a.Panics += b.Panics
+	a.Snapshots += b.Snapshots
+	a.Dropped += b.Dropped
 	a.Reverts += b.Reverts
 	a.Discards += b.Discards
 	a.Interrupts += b.Interrupts
@@ -91,6 +94,98 @@ type check struct {
 	maxBlob        int
 	faults         bool
 	seen           int // published commits that were compared
+
+	// Pages kept elsewhere, in half of the seeds.
+	demand bool
+	mu     sync.Mutex
+	source *mapSource    // nil: the database is in memory as a whole
+	saving *vfs.Snapshot // is being saved to source, or to a new one
+	saved2 *mapSource    // what source is when that is done
+	want   []byte        // the image that saving must have
+}
+
+// mapSource has the pages of a database.
+type mapSource struct {
+	pages map[uint32][]byte
+	reads int
+}
+
+func (m *mapSource) ReadPage(pgno uint32, b []byte) error {
+	m.reads++
+	p, ok := m.pages[pgno]
+	if !ok {
+		return fmt.Errorf("page %d is not in the source", pgno)
+	}
+	copy(b, p)
+	return nil
+}
+
+// keepElsewhere begins or ends to save a snapshot, drops pages, or opens the
+// database anew from what was saved.
+func (k *check) keepElsewhere() {
+	if !k.demand {
+		return
+	}
+	switch x := k.r.IntN(20); {
+	case x < 2 && k.saving == nil:
+		k.want = image(k.t, k.sink.replica)
+		k.mu.Lock()
+		k.saving = k.pages.TakeSnapshot(k.r.IntN(8) == 0)
+		k.mu.Unlock()
+	case x < 5 && k.saving != nil:
+		k.save()
+	case x < 9:
+		if k.pages.Drop(int64(k.r.IntN(100))*int64(k.pages.PageSize())) > 0 {
+			k.Dropped++
+		}
+	case x == 9 && k.source != nil && k.saving == nil && !k.pages.InTransaction():
+		k.mu.Lock()
+		err := k.pages.FetchAll()
+		k.mu.Unlock()
+		if err != nil {
+			k.t.Fatal(err)
+		}
+	}
+}
+
+// save ends the snapshot.
+func (k *check) save() {
+	s := k.saving
+	k.saving = nil
+	if k.r.IntN(5) == 0 {
+		s.Done(false)
+		return
+	}
+	size := k.pages.PageSize()
+	next := &mapSource{pages: map[uint32][]byte{}}
+	if k.source != nil {
+		maps.Copy(next.pages, k.source.pages)
+	}
+	buf := make([]byte, size)
+	for i := range s.Pages() {
+		b, err := s.Page(i, buf)
+		if err != nil {
+			k.t.Fatal(err)
+		}
+		next.pages[s.Number(i)] = bytes.Clone(b)
+	}
+	maps.DeleteFunc(next.pages, func(pgno uint32, _ []byte) bool { return pgno > s.PageCount })
+	for i := 0; i < len(k.want); i += size {
+		if pgno := uint32(i/size + 1); !bytes.Equal(next.pages[pgno], k.want[i:i+size]) {
+			k.t.Fatalf("page %d of a snapshot differs", pgno)
+		}
+	}
+	if len(next.pages)*size != len(k.want) {
+		k.t.Fatalf("%d pages in the snapshot, %d wanted", len(next.pages), len(k.want)/size)
+	}
+	k.Snapshots++
+	if k.source == nil {
+		k.source = next
+		s.SavedIn(next)
+		return
+	}
+	k.source.pages = next.pages
+	s.Done(true)
 }
 
 func newCheck(t *testing.T, seed uint64) *check {
@@ -104,6 +199,8 @@ func newCheck(t *testing.T, seed uint64) *check {
 		k.opt.MaxBytes = int64(size) * int64(60+r.IntN(400))
 	}
 	k.pages = vfs.NewPages(k.alloc, size)
+	k.pages.Share(&k.mu)
+	k.demand = seed%2 == 0
 	k.sink = newRecorder(size)
 	k.sink.admit = func(*vfs.Change) error {
 		switch x := k.r.IntN(100); {
@@ -137,6 +234,7 @@ func (k *check) run(ops int) {
 	k.afterCommit()
 	for range ops {
 		k.op()
+		k.keepElsewhere()
 		k.compare()
 		if t.Failed() {
 			return
@@ -151,6 +249,9 @@ func (k *check) run(ops int) {
 		t.Fatal(err)
 	}
 	k.pages.Release()
+	if k.saving != nil {
+		k.saving.Done(true)
+	}
 	if n := k.alloc.Bytes(); n != 0 {
 		t.Errorf("%d bytes of pages in use after Release", n)
 	}
@@ -438,7 +539,7 @@ func (k *check) afterCommit() {
 	p, q := k.pages, k.sink.replica
 	zero := make([]byte, p.PageSize())
 	for pgno := uint32(1); pgno <= p.PageCount(); pgno++ {
-		a, b := p.Page(pgno), q.Page(pgno)
+		a, b := vfs.PageOf(p, pgno), vfs.PageOf(q, pgno)
 		if a == nil {
 			a = zero
 		}

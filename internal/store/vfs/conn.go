@@ -69,12 +69,9 @@ func Open(p *Pages, sink Sink, opt Options) (*Conn, error) {
 	if p.file != nil {
 		return nil, fmt.Errorf("open database: %w", ErrOpen)
 	}
-	if p.committed > 0 {
-		if err := p.header(p.first(), p.committed); err != nil {
-			return nil, fmt.Errorf("open database: %w", err)
-		}
+	if err := p.ready(); err != nil {
+		return nil, fmt.Errorf("open database: %w", err)
 	}
-	p.settle()
 	d := &theDriver
 	if err := d.register(); err != nil {
 		return nil, err
@@ -102,12 +99,30 @@ func Open(p *Pages, sink Sink, opt Options) (*Conn, error) {
 	return c, nil
 }
 
-// first returns the image of page 1 in the running transaction.
-func (p *Pages) first() []byte {
-	if len(p.table) == 0 || p.table[0].ref == 0 {
-		return zeroes[:p.pageSize]
+// ready looks at the first page, before a connection is opened.
+func (p *Pages) ready() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.settle()
+	if p.committed == 0 {
+		return nil
 	}
-	return p.view(p.table[0].ref)
+	b, err := p.first()
+	if err != nil {
+		return err
+	}
+	return p.header(b, p.committed)
+}
+
+// first returns the image of page 1 in the running transaction.
+func (p *Pages) first() ([]byte, error) {
+	if err := p.fetch(1); err != nil {
+		return nil, err
+	}
+	if len(p.table) == 0 || p.table[0].ref == 0 {
+		return zeroes[:p.pageSize], nil
+	}
+	return p.view(p.table[0].ref), nil
 }
 
 // configure sets up the connection through SQLite's own functions: statements

@@ -54,13 +54,13 @@ func (f *file) fail(err error) {
 		return
 	}
 	f.broken = err
-	f.prepared = false
-	f.pages.restore()
-	f.abandon()
+	f.pages.mu.Lock()
+	defer f.pages.mu.Unlock()
+	f.giveUp()
 }
 
 // abandon tells the sink that an admitted commit is not made. A sink that
-// panics here has been told.
+// panics here has been told. The pages' mutex is held.
 func (f *file) abandon() {
 	if !f.admitted {
 		return
@@ -95,12 +95,19 @@ func (f *file) read(b []byte, off int64) (rc int32) {
 		return f.refuse(f.broken, lib.SQLITE_IOERR_READ)
 	}
 	defer f.stopPanic(&rc)
+	f.pages.mu.Lock()
+	defer f.pages.mu.Unlock()
 	if off == 24 && len(b) == 16 && f.pages.InTransaction() {
 		// SQLite begins to read anew, as it does at first and when a rollback failed:
 		// it has dropped its cache and wants to know from these bytes if the file changed.
 		f.giveUp()
 	}
-	if n := f.pages.readAt(b, off); n < len(b) {
+	n, err := f.pages.readAt(b, off)
+	if err != nil {
+		clear(b)
+		return f.refuse(err, lib.SQLITE_IOERR_READ)
+	}
+	if n < len(b) {
 		clear(b[n:])
 		return lib.SQLITE_IOERR_SHORT_READ
 	}
@@ -120,7 +127,11 @@ func (f *file) write(b []byte, off int64) (rc int32) {
 	if off+int64(len(b)) > f.maxBytes && pgno > p.committed {
 		return f.refuse(fmt.Errorf("%w: %d bytes is the largest this database may be", ErrFull, f.maxBytes), lib.SQLITE_FULL)
 	}
-	p.writePage(pgno, b)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err := p.writePage(pgno, b); err != nil {
+		return f.refuse(err, lib.SQLITE_IOERR_WRITE)
+	}
 	return lib.SQLITE_OK
 }
 
@@ -129,7 +140,12 @@ func (f *file) truncate(n int64) (rc int32) {
 		return f.refuse(f.broken, lib.SQLITE_IOERR_TRUNCATE)
 	}
 	defer f.stopPanic(&rc)
-	f.pages.truncate(uint32((n + int64(f.pages.pageSize) - 1) >> f.pages.shift))
+	p := f.pages
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err := p.truncate(uint32((n + int64(p.pageSize) - 1) >> p.shift)); err != nil {
+		return f.refuse(err, lib.SQLITE_IOERR_TRUNCATE)
+	}
 	return lib.SQLITE_OK
 }
 
@@ -145,32 +161,45 @@ func (f *file) sync(commit bool, dbSize uint32) (rc int32) {
 	}
 	defer f.stopPanic(&rc)
 	p := f.pages
-	if !commit {
-		f.giveUp()
-		return lib.SQLITE_OK
-	}
-	f.prepared = false
-	f.abandon()
-	f.refused, f.refusedCode = nil, 0
-	if dbSize > 0 {
-		if err := p.header(p.first(), dbSize); err != nil {
+	ask := false
+	if rc = func() int32 {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if !commit {
+			f.giveUp()
+			return lib.SQLITE_OK
+		}
+		f.prepared = false
+		f.abandon()
+		f.refused, f.refusedCode = nil, 0
+		if dbSize > 0 {
+			b, err := p.first()
+			if err == nil {
+				err = p.header(b, dbSize)
+			}
+			if err != nil {
+				return f.refuse(fmt.Errorf("commit refused: %w", err), lib.SQLITE_IOERR_FSYNC)
+			}
+		}
+		if p.count < dbSize {
+			return f.refuse(fmt.Errorf("%w: commit at %d pages, the file has %d", ErrCorrupt, dbSize, p.count), lib.SQLITE_CORRUPT)
+		}
+		if err := p.prepare(&f.change, dbSize); err != nil {
 			return f.refuse(fmt.Errorf("commit refused: %w", err), lib.SQLITE_IOERR_FSYNC)
 		}
+		ask = len(f.change.Pages) > 0 || f.change.PageCountAfter != f.change.PageCountBefore
+		f.prepared = !ask
+		return lib.SQLITE_OK
+	}(); !ask {
+		return rc
 	}
-	if p.count < dbSize {
-		return f.refuse(fmt.Errorf("%w: commit at %d pages, the file has %d", ErrCorrupt, dbSize, p.count), lib.SQLITE_CORRUPT)
+	f.inSink = true
+	err := f.sink.Admit(&f.change)
+	f.inSink = false
+	if err != nil {
+		return f.refuse(fmt.Errorf("commit refused: %w", err), refusalCode(err))
 	}
-	p.prepare(&f.change, dbSize)
-	if len(f.change.Pages) > 0 || f.change.PageCountAfter != f.change.PageCountBefore {
-		f.inSink = true
-		err := f.sink.Admit(&f.change)
-		f.inSink = false
-		if err != nil {
-			return f.refuse(fmt.Errorf("commit refused: %w", err), refusalCode(err))
-		}
-		f.admitted = true
-	}
-	f.prepared = true
+	f.admitted, f.prepared = true, true
 	return lib.SQLITE_OK
 }
 
@@ -195,6 +224,8 @@ func (f *file) phaseTwo() {
 	var rc int32
 	defer f.stopPanic(&rc)
 	p := f.pages
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	if !f.prepared {
 		if p.InTransaction() {
 			panic("SQLite commits pages that were never admitted")
@@ -223,15 +254,18 @@ func (f *file) phaseTwo() {
 // locking mode SQLite does not call it before it closes.
 func (f *file) unlock() (rc int32) {
 	defer f.stopPanic(&rc)
+	f.pages.mu.Lock()
+	defer f.pages.mu.Unlock()
 	f.giveUp()
 	return lib.SQLITE_OK
 }
 
-// giveUp drops what SQLite left of a transaction that is over.
+// giveUp drops what SQLite left of a transaction that is over. The pages' mutex
+// is held.
 func (f *file) giveUp() {
 	f.prepared = false
-	f.abandon()
 	f.pages.restore()
+	f.abandon()
 }
 
 func (f *file) close() {

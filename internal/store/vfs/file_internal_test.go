@@ -108,7 +108,7 @@ func TestAbandon(t *testing.T) {
 			if got, want := strings.Join(s.told, ", "), "admit 3, publish, admit 5, abandon"; got != want {
 				t.Errorf("the sink was told %s, want %s", got, want)
 			}
-			if p.InTransaction() || p.Checksum() != sum || !bytes.Equal(p.Page(3), testPage(3, 3, 'a')) || p.Page(4) != nil {
+			if p.InTransaction() || p.Checksum() != sum || !bytes.Equal(pageOf(p, 3), testPage(3, 3, 'a')) || pageOf(p, 4) != nil {
 				t.Error("pages differ from the last commit")
 			}
 			if p.Bytes() != 3*512 || p.alloc.Bytes() != 3*512 {
@@ -177,7 +177,7 @@ func TestTruncateAndGrowInOneTransaction(t *testing.T) {
 	f.truncate(2 * 512)
 	f.write(testPage(5, 5, 'a'), 4*512)
 	commit(t, f, 5)
-	if p.Page(3) != nil || p.Page(4) != nil || !bytes.Equal(p.Page(5), testPage(5, 5, 'a')) {
+	if pageOf(p, 3) != nil || pageOf(p, 4) != nil || !bytes.Equal(pageOf(p, 5), testPage(5, 5, 'a')) {
 		t.Error("pages differ")
 	}
 	// Holes and pages of zeroes have one checksum.
