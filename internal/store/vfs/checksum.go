@@ -38,3 +38,7 @@ func mix(x uint64) uint64 {
 	x *= 0x94D049BB133111EB
 	return x ^ x>>31
 }
+
+// PageSum is the part of page pgno in the checksum of its database: 0 for a page
+// of zeroes.
+func PageSum(pgno uint32, page []byte) uint64 { return pageSum(pgno, page) }
