@@ -191,22 +191,6 @@ func (s *Stub[T]) InvokeParcel(ctx context.Context, method string, args Parcel) 
 	return s.parcel(ctx, d)
 }
 
-// InvokeEncoded is InvokeParcel without capabilities: a result that holds any is
-// given back, and refused as CodeNotSupported. No result is nil. For limpet's own
-// packages.
-func (s *Stub[T]) InvokeEncoded(ctx context.Context, method string, args Encoded) (Encoded, error) {
-	p, err := s.InvokeParcel(ctx, method, Parcel{Bytes: args})
-	if err != nil || len(p.Bytes) == 0 {
-		return nil, err
-	}
-	if len(p.Caps) > 0 {
-		what := p.Caps[0].Kind()
-		p.Release()
-		return nil, Errorf(CodeNotSupported, "result of %s: it holds a %v, which is no data", method, what).With(func(e *Error) { e.Delivery = DeliveryReceived })
-	}
-	return p.Bytes, nil
-}
-
 // ready refuses a call that can't even be tried. The error is an *Error.
 func (s *Stub[T]) ready(ctx context.Context) error {
 	if err := s.Err(); err != nil {

@@ -272,7 +272,7 @@ func TestNilsAndZeros(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			refused(t, stub.Err(), limpet.CodeInvalidArgument, "zero")
 			_, invoked := stub.Invoke(t.Context(), "m")
-			_, encoded := stub.InvokeEncoded(t.Context(), "m", nil)
+			_, encoded := stub.InvokeParcel(t.Context(), "m", limpet.Parcel{})
 			_, called := limpet.Call1(t.Context(), stub, (*Cart).AddOne, "i")
 			_, fetched := stub.Fetch(request(t, "http://object/"))     //nolint:bodyclose // it fails
 			_, tripped := stub.RoundTrip(request(t, "http://object/")) //nolint:bodyclose // it fails
@@ -284,7 +284,7 @@ func TestNilsAndZeros(t *testing.T) {
 	}
 	var noContext context.Context
 	_, invoked := good.Invoke(noContext, "m")
-	_, encoded := good.InvokeEncoded(noContext, "m", nil)
+	_, encoded := good.InvokeParcel(noContext, "m", limpet.Parcel{})
 	for _, err := range []error{invoked, encoded, limpet.Do2(noContext, good, (*Cart).SetQuantity, "i", 1)} {
 		refused(t, err, limpet.CodeInvalidArgument, "context", "nil")
 	}
@@ -385,9 +385,9 @@ func TestInvoke(t *testing.T) {
 	if v, err = stub.Invoke(ctx, "addOne", "item"); err != nil || v != 4.0 { // the codec of this test is JSON
 		t.Errorf("got %v, %v", v, err)
 	}
-	e, err := stub.InvokeEncoded(ctx, "quantity", limpet.Encoded(`["item"]`))
-	if err != nil || string(e) != "4" {
-		t.Errorf("got %s, %v", e, err)
+	e, err := stub.InvokeParcel(ctx, "quantity", limpet.Parcel{Bytes: limpet.Encoded(`["item"]`)})
+	if err != nil || string(e.Bytes) != "4" {
+		t.Errorf("got %s, %v", e.Bytes, err)
 	}
 	if name, ok := stub.Name(); name != "c" || !ok {
 		t.Errorf("the stub's name is %q, %v", name, ok)

@@ -54,6 +54,7 @@ type world struct {
 	script   []fault                              // by attempt over all calls, then answer
 	routes   func(n int) Transport                // nil: the world itself
 	onRetry  func()
+	pipe     func(Attempt) Pipeliner // nil: the transport can't pipeline
 
 	mu         sync.Mutex
 	routed     int
@@ -171,6 +172,9 @@ func (w *world) end(f fault) error {
 }
 
 func (w *world) Do(ctx context.Context, a Attempt) (any, error) {
+	if w.pipe != nil && a.Pipe != nil {
+		a.Pipe.Attach(w.pipe(a))
+	}
 	f, err := w.begin(ctx, a)
 	if err != nil {
 		return nil, err

@@ -38,18 +38,23 @@ func (d *door) call(a *answer, b *limpet.Binding, route route) {
 		d.fail(a, b, notSent(err))
 		return
 	}
-	out, err := stub.InvokeEncoded(a.context(a.r.Context()), route.method, args)
+	out, err := stub.InvokeParcel(a.context(a.r.Context()), route.method, limpet.Parcel{Bytes: args})
 	if err != nil {
 		d.fail(a, b, err)
 		return
 	}
-	if out == nil {
+	defer out.Release() // a stub or stream can't pass this door
+	if len(out.Bytes) == 0 {
 		a.raw(http.StatusOK, []byte("{}\n"))
 		return
 	}
-	text, err := value.ToJSON(out)
+	text, err := value.ToJSON(out.Bytes)
 	if err != nil {
-		d.fail(a, b, limpet.Errorf(limpet.CodeInternal, "result of %s as JSON: %w", route.method, err).With(func(e *limpet.Error) {
+		code := limpet.CodeInternal
+		if errors.Is(err, value.ErrCapability) {
+			code = limpet.CodeNotSupported
+		}
+		d.fail(a, b, limpet.Errorf(code, "result of %s as JSON: %w", route.method, err).With(func(e *limpet.Error) {
 			e.Delivery, e.ObjectID = limpet.DeliveryReceived, stub.ID().String()
 		}))
 		return

@@ -69,7 +69,7 @@
 //	429  Overloaded, with Retry-After
 //	500  the method's own error, whatever its code, or a result that can't be
 //	     carried; Reset; Internal
-//	501  NotSupported: WebSocket upgrades, …
+//	501  NotSupported: WebSocket upgrades, stubs and streams in a result, …
 //	502  the call was uncertain, or received and its outcome was lost
 //	503  not delivered: the connection to the object, Draining
 //	504  the deadline of the request's context

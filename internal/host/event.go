@@ -4,7 +4,6 @@ import (
 	"context"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/limpet-dev/limpet"
@@ -39,9 +38,7 @@ type event struct {
 	attempt dispatch.Attempt            // eventMethod, eventFetch
 	fn      func(context.Context) error // eventWaitUntil
 	writer  *responseWriter             // eventFetch
-	export  *export                     // eventCallback
-	call    limpet.TargetCall           // eventCallback
-	began   atomic.Bool                 // eventCallback: call.Args were taken
+	back    *callback                   // eventCallback
 
 	// Under inc.mu.
 	started bool            // was granted the turn for the first time
@@ -136,8 +133,8 @@ func (ev *event) name() string {
 	if ev.kind == eventMethod {
 		return ev.attempt.Call.Method
 	}
-	if ev.kind == eventCallback && len(ev.call.Path) > 0 {
-		return ev.kind.String() + "." + strings.Join(ev.call.Path, ".")
+	if ev.kind == eventCallback && len(ev.back.call.Path) > 0 {
+		return ev.kind.String() + "." + strings.Join(ev.back.call.Path, ".")
 	}
 	return ev.kind.String()
 }

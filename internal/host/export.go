@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/http"
 	"sync"
+	"sync/atomic"
 
 	"github.com/limpet-dev/limpet"
 )
@@ -35,6 +36,13 @@ type export struct {
 	inc  *incarnation
 	c    limpet.LocalCapability
 	from *event // that was running then, or nil
+}
+
+// callback is one call of it.
+type callback struct {
+	x     *export
+	call  limpet.TargetCall
+	began atomic.Bool // call.Args were taken
 }
 
 // Export makes an event an Exporter.
@@ -84,9 +92,9 @@ func (x *export) Kind() limpet.CapabilityKind { return x.c.Kind() }
 
 // Call runs one call as an event.
 func (x *export) Call(ctx context.Context, c limpet.TargetCall) (limpet.Parcel, error) {
-	ev := &event{kind: eventCallback, parent: ctx, export: x, call: c}
+	ev := &event{kind: eventCallback, parent: ctx, back: &callback{x: x, call: c}}
 	p, err := x.do(ctx, ev)
-	if !ev.began.Load() {
+	if !ev.back.began.Load() {
 		c.Args.Release()
 	}
 	return p, err
@@ -99,7 +107,7 @@ func (x *export) do(ctx context.Context, ev *event) (limpet.Parcel, error) {
 			return limpet.Parcel{}, err
 		}
 	}
-	ev.entry.ev, ev.entry.size = ev, callBytes+len(ev.call.Args.Bytes)
+	ev.entry.ev, ev.entry.size = ev, callBytes+len(ev.back.call.Args.Bytes)
 	ev.entry.within = x.from
 	ev.here = unstoppable(ctx)
 	delivered, err := inc.deliver(ctx, ev, nil)
@@ -118,8 +126,8 @@ func (x *export) do(ctx context.Context, ev *event) (limpet.Parcel, error) {
 
 // run runs the call; the turn is held.
 func (x *export) run(ev *event) (any, *limpet.Error) {
-	ev.began.Store(true)
-	p, err := x.c.Run(ev, ev.call)
+	ev.back.began.Store(true)
+	p, err := x.c.Run(ev, ev.back.call)
 	if err != nil {
 		return nil, limpet.MethodError(x.inc.id, err)
 	}

@@ -126,7 +126,7 @@ func (inc *incarnation) handle(ev *event) (any, *limpet.Error) {
 	case eventInquiry:
 		return inc.inquire(ev)
 	case eventCallback:
-		return ev.export.run(ev)
+		return ev.back.x.run(ev)
 	}
 
 	call := ev.attempt.Call
