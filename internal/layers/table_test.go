@@ -75,13 +75,13 @@ var thirdParty = map[string][]string{
 	"github.com/fsnotify/fsnotify": {"cmd/limpet"},
 	"github.com/lmittmann/tint":    {"cmd/limpet"},
 
-	"github.com/BurntSushi/toml":  {"internal/config"},
-	"github.com/tidwall/jsonc":    {"internal/config"},
-	"github.com/tailscale/hujson": {"internal/config"},
-	"golang.org/x/sync":           {"internal", "node", "client", "cmd", "limpettest", "bench"},
-	"golang.org/x/time":           {"internal", "node", "client", "cmd", "limpettest", "bench"},
-	"golang.org/x/sys":            {"internal/store", "node", "cmd/limpet", "bench"}, // fdatasync, file locks, memory figures
-	"github.com/anishathalye/porcupine": {"bench/promise"}, // histories are checked by a command; a library's user links none of it
+	"github.com/BurntSushi/toml":        {"internal/config"},
+	"github.com/tidwall/jsonc":          {"internal/config"},
+	"github.com/tailscale/hujson":       {"internal/config"},
+	"golang.org/x/sync":                 {"internal", "node", "client", "cmd", "limpettest", "bench"},
+	"golang.org/x/time":                 {"internal", "node", "client", "cmd", "limpettest", "bench"},
+	"golang.org/x/sys":                  {"internal/store", "node", "cmd/limpet", "bench"}, // fdatasync, file locks, memory figures
+	"github.com/anishathalye/porcupine": {"bench/promise"},                                 // histories are checked by a command; a library's user links none of it
 	"github.com/cockroachdb/pebble/v2/vfs": {
 		"internal/store", "internal/sim", "limpettest", // the crashable disk is pebble's, behind the same interface as the real one
 	},
