@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/binary"
 	"io"
+	"net"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -402,4 +403,45 @@ func TestResultsOfDialersAreBounded(t *testing.T) {
 		_ = p.conn.Close()
 		w.close(t)
 	})
+}
+
+// delayed is a network that takes its time, each way.
+func delayed(dial func(context.Context, string) (net.Conn, error), d time.Duration) func(context.Context, string) (net.Conn, error) {
+	return func(ctx context.Context, addr string) (net.Conn, error) {
+		far, err := dial(ctx, addr)
+		if err != nil {
+			return nil, err
+		}
+		near, mid := net.Pipe()
+		go late(mid, far, d)
+		go late(far, mid, d)
+		return near, nil
+	}
+}
+
+// late copies bytes, each d after it came.
+func late(from, to net.Conn, d time.Duration) {
+	type piece struct {
+		at time.Time
+		b  []byte
+	}
+	pieces := make(chan piece, 1000)
+	go func() {
+		defer to.Close()
+		for p := range pieces {
+			time.Sleep(time.Until(p.at))
+			if _, err := to.Write(p.b); err != nil {
+				_ = from.Close() // the other way ends too
+			}
+		}
+	}()
+	defer close(pieces)
+	for {
+		b := make([]byte, 32<<10)
+		n, err := from.Read(b)
+		if err != nil {
+			return
+		}
+		pieces <- piece{time.Now().Add(d), b[:n]}
+	}
 }
