@@ -41,9 +41,6 @@ func (t *transport) Do(ctx context.Context, a dispatch.Attempt) (any, error) {
 	if err != nil {
 		return nil, notSent(err)
 	}
-	if a.Call.Property || len(a.Call.Path) > 0 || len(a.Call.Runner.Capabilities()) > 0 {
-		return nil, notSent(limpet.Errorf(limpet.CodeNotSupported, "not supported: properties, and stubs, functions and streams, over a connection"))
-	}
 	s, err := t.connect(ctx, a)
 	if err != nil {
 		return nil, err

@@ -50,12 +50,18 @@ type importCore struct {
 
 // imported is a handle to an import that can be told from others.
 type imported struct {
-	limpet.Capability
+	handle
 	core *importCore
 }
 
+// handle is what limpet.NewCapability makes.
+type handle interface {
+	limpet.Capability
+	Released() bool
+}
+
 // Dup is another handle of the same sort.
-func (h imported) Dup() limpet.Capability { return imported{h.Capability.Dup(), h.core} }
+func (h imported) Dup() limpet.Capability { return imported{h.handle.Dup().(handle), h.core} }
 
 // exportLocked makes descriptors of capabilities and takes these over. On an
 // error they are still the caller's. free must be released when what has the
@@ -164,7 +170,7 @@ func (p *capabilities) importLocked(all []descriptor) ([]limpet.Capability, erro
 			continue
 		}
 		core := &importCore{p: p, id: d.id, kind: d.kind}
-		caps[i] = imported{limpet.NewCapability(core), core}
+		caps[i] = imported{limpet.NewCapability(core).(handle), core}
 	}
 	return caps, nil
 }

@@ -257,6 +257,14 @@ func (s *Server) Drain() {
 	}
 }
 
+// Capabilities is the number of stubs, functions and streams that all connections
+// have given and taken and that were not released.
+func (s *Server) Capabilities() int64 {
+	s.caps.mu.Lock()
+	defer s.caps.mu.Unlock()
+	return s.caps.used
+}
+
 // Flushed waits until the answers of all calls that were taken before Drain are
 // on their way, or until ctx ends, whose cause it then returns.
 func (s *Server) Flushed(ctx context.Context) error {
