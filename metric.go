@@ -59,6 +59,11 @@ package limpet
 //	limpet_output_gate_waits_total      outputs that waited for the disk
 //	limpet_objects_live                 objects in memory
 //	limpet_queued_bytes                 bytes of queued calls
+//
+// That of connections with other processes, if the node takes any:
+//
+//	limpet_wire_capabilities            stubs, functions and streams given and taken
+//	                                    that were not released
 type Metric struct {
 	Name string
 	// Labels are nil where the list has none.

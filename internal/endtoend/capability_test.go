@@ -719,7 +719,7 @@ func TestUnreleased(t *testing.T) {
 	eventually(t, "all Disposes", func() bool { return w.all.disposed.Load() == 10_001 || w.all.disposed.Load() == 10_002 })
 }
 
-// TestDrainWithCapabilities closes a node while it waits for a client's function:
+// TestDrainWithCapabilities drains a node while it waits for a client's function:
 // the callback passes, and so does the answer.
 func TestDrainWithCapabilities(t *testing.T) {
 	w := openDesks(t)
@@ -739,7 +739,7 @@ func TestDrainWithCapabilities(t *testing.T) {
 		done <- result{n, err}
 	}()
 	<-began
-	go func() { closed <- w.n.Close() }()
+	go func() { closed <- w.n.Drain(t.Context()) }()
 	eventually(t, "the drain", func() bool {
 		_, err := limpet.Call(t.Context(), w.ns.Named("b", limpet.NoRetries()), Desk.Total)
 		return err != nil
@@ -750,6 +750,7 @@ func TestDrainWithCapabilities(t *testing.T) {
 		t.Errorf("the call under way gives %d, %v", r.n, r.err)
 	}
 	if err := <-closed; err != nil {
-		t.Errorf("close: %v", err)
+		t.Errorf("drain: %v", err)
 	}
+	w.empty(t)
 }
