@@ -60,7 +60,7 @@ package limpet
 //	limpet_objects_live                 objects in memory
 //	limpet_queued_bytes                 bytes of queued calls
 //
-// That of connections with other processes, if the node takes any:
+// That of connections with other processes:
 //
 //	limpet_wire_capabilities            stubs, functions and streams given and taken
 //	                                    that were not released

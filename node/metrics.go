@@ -29,9 +29,11 @@ func (n *Node) Metrics() []limpet.Metric {
 		limpet.Metric{Name: "limpet_objects_live", Value: float64(s.Live)},
 		limpet.Metric{Name: "limpet_queued_bytes", Value: float64(s.QueuedBytes)},
 	)
+	held := int64(0)
 	if n.wire != nil {
-		out = append(out, limpet.Metric{Name: "limpet_wire_capabilities", Value: float64(n.wire.server.Capabilities())})
+		held = n.wire.server.Capabilities()
 	}
+	out = append(out, limpet.Metric{Name: "limpet_wire_capabilities", Value: float64(held)})
 	slices.SortFunc(out, func(a, b limpet.Metric) int {
 		return cmp.Or(cmp.Compare(a.Name, b.Name), slices.Compare(flat(a.Labels), flat(b.Labels)))
 	})
