@@ -137,6 +137,32 @@ func (d *desk) Meters(ctx context.Context, n int) (all []*limpet.Stub[any], err 
 	return all, nil
 }
 
+// Later is Meter when the test lets it.
+func (d *desk) Later(ctx context.Context) (*limpet.Stub[any], error) {
+	d.all.runs.Add(1)
+	d.all.entered <- struct{}{}
+	select {
+	case <-d.all.goOn:
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	return d.Meter(ctx)
+}
+
+// Nested is a value with a target and a function deep in it.
+func (d *desk) Nested(ctx context.Context) (map[string]any, error) {
+	m, err := d.Meter(ctx)
+	if err != nil {
+		return nil, err
+	}
+	fn := func(_ context.Context, n int) (int, error) { return n * 2, nil }
+	return map[string]any{"n": 7, "deep": map[string]any{"list": []any{m}, "double": fn}}, nil
+}
+
+func (d *desk) Broken(context.Context) (*limpet.Stub[any], error) {
+	return nil, &limpet.Error{Code: "Broken", Message: "no meter"}
+}
+
 func (d *desk) Adder(_ context.Context, by int) (func(context.Context, int) (int, error), error) {
 	return func(_ context.Context, n int) (int, error) { return add(d.st, n*by) }, nil
 }

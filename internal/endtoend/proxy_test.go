@@ -18,7 +18,8 @@ type proxy struct {
 	up, down       atomic.Int64 // bytes passed on
 	cutUp, cutDown atomic.Int64 // how often the next bytes are thrown away and the connection cut
 	strikes        atomic.Int64
-	hangUp         atomic.Bool // on everybody who calls
+	held           atomic.Pointer[chan struct{}] // what comes down waits for it
+	hangUp         atomic.Bool                   // on everybody who calls
 	wg             sync.WaitGroup
 	mu             sync.Mutex
 	conns          []net.Conn
@@ -69,6 +70,17 @@ func (p *proxy) cut() {
 	p.conns = nil
 }
 
+// hold keeps back what the node sends, until the function that it returns is
+// called.
+func (p *proxy) hold() (goOn func()) {
+	gate := make(chan struct{})
+	p.held.Store(&gate)
+	return sync.OnceFunc(func() {
+		p.held.Store(nil)
+		close(gate)
+	})
+}
+
 func (p *proxy) accept() {
 	for {
 		c, err := p.ln.Accept()
@@ -109,6 +121,9 @@ func (p *proxy) pass(dst, src net.Conn, count, cut *atomic.Int64) {
 			if left := cut.Load(); left > 0 && cut.CompareAndSwap(left, left-1) {
 				p.strikes.Add(1)
 				return
+			}
+			if gate := p.held.Load(); gate != nil && count == &p.down {
+				<-*gate
 			}
 			count.Add(int64(n))
 			if _, err := dst.Write(buf[:n]); err != nil {
