@@ -140,9 +140,8 @@ func (q *SQL) query(ctx context.Context, query string, args []any) (SQLRows, err
 // then (SPEC H30). Rolling back a Transaction ends the cursors made in it.
 //
 // The tables that it reads may be written meanwhile: rows that are inserted, updated
-// or deleted ahead of it may be seen as before or as after, each row whole. A
-// statement that changes the schema of a table that a cursor is reading fails with
-// SQLITE_LOCKED.
+// or deleted ahead of it may be seen as before or as after, each row whole. DROP
+// fails with SQLITE_LOCKED while a cursor is open, whatever it reads.
 //
 // A Cursor is for one goroutine at a time.
 type Cursor struct {

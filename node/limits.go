@@ -28,8 +28,8 @@ type Limits struct {
 	// SQLValue is how many bytes a string, a blob or a row of SQL may have;
 	// 2,000,000, at most 1,000,000,000.
 	SQLValue int
-	// SQLTime is how long a statement runs before it is interrupted; for one that is
-	// read row by row it counts anew for each row. 30 s.
+	// SQLTime is how long a statement runs before it is interrupted, without the time
+	// between its rows; 30 s.
 	SQLTime time.Duration
 	// Database is how many bytes the database of an object may have, with its
 	// key-value data and without what is free in it; 10,000,000,000, at least

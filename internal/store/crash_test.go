@@ -84,6 +84,10 @@ func (rollback) Error() string { return "roll back" }
 // write makes a few random writes and notes them in m.
 func (w *workload) write(t testing.TB, o *workObject, m map[string]string, depth int) {
 	for range 1 + w.rng.IntN(4) {
+		if w.rng.IntN(12) == 0 {
+			w.writeSQL(t, o, m)
+			continue
+		}
 		switch r := w.rng.IntN(20); {
 		case r < 11:
 			k, v := w.key(), w.value()
@@ -182,7 +186,7 @@ func (w *workload) turn(t testing.TB, o *workObject) (c madeCommit, ok bool, err
 	ids, txid := w.identities(), o.e.txid
 	p, err := o.Commit(ids)
 	if err != nil {
-		if got := contents(t, o.Object); !maps.Equal(got, w.committed[o.n]) {
+		if got := everything(t, o.Object); !maps.Equal(got, w.committed[o.n]) {
 			t.Errorf("a failed commit changed object %d", o.n)
 		}
 		return c, false, err
@@ -442,7 +446,7 @@ func (w *world) check(s *Store) {
 			t.Error(err)
 			continue
 		}
-		if got := contents(t, o); !maps.Equal(got, want[n]) {
+		if got := everything(t, o); !maps.Equal(got, want[n]) {
 			t.Errorf("object %d, last of %v: %s", n, last, cmp.Diff(want[n], got))
 		}
 		if w.rng.IntN(8) == 0 {

@@ -766,7 +766,7 @@ func TestLogger(t *testing.T) {
 	}
 }
 
-// TestModel compares the key-value API with a map over random turns, with
+// TestModel compares the key-value API and SQL with a map over random turns, with
 // restarts.
 func TestModel(t *testing.T) {
 	d := newCrashableDisk()
@@ -780,7 +780,7 @@ func TestModel(t *testing.T) {
 		}
 		for n, want := range w.committed {
 			if o := w.open[n]; o != nil {
-				wantContents(t, o.Object, want)
+				wantEverything(t, o.Object, want)
 			}
 		}
 		w.closeAll(t)
@@ -788,7 +788,7 @@ func TestModel(t *testing.T) {
 		s = openStore(t, testOptions(d))
 		for n, want := range w.committed {
 			o := openObject(t, s, n)
-			wantContents(t, o, want)
+			wantEverything(t, o, want)
 			must(t, o.Close())
 		}
 	}

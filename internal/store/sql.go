@@ -59,7 +59,8 @@ type session struct {
 	// Of the statement that runs.
 	watch   func() bool     // Object.watch
 	ctx     context.Context // nil: does not end it
-	since   time.Time       // when watch was first asked
+	since   time.Time       // when watch was last asked in this step
+	spent   *time.Duration  // what its steps took so far
 	stopped error           // why it was interrupted
 }
 
@@ -106,9 +107,9 @@ func (o *Object) closeSession() {
 }
 
 // enterSQL is called before SQLite works for a user, and leaveSQL after it.
-func (o *Object) enterSQL(ctx context.Context) {
+func (o *Object) enterSQL(ctx context.Context, spent *time.Duration) {
 	q := o.sql
-	q.ctx, q.since, q.stopped = ctx, time.Time{}, nil
+	q.ctx, q.since, q.spent, q.stopped = ctx, time.Time{}, spent, nil
 	if !q.short {
 		q.short = true
 		o.conn.Limit(sqlite.LimitLength, int32(o.s.opt.Limits.Value))
@@ -117,7 +118,7 @@ func (o *Object) enterSQL(ctx context.Context) {
 }
 
 func (o *Object) leaveSQL() {
-	o.sql.ctx = nil
+	o.sql.ctx, o.sql.spent = nil, nil
 	o.conn.SetWatch(nil)
 }
 
@@ -139,16 +140,22 @@ func (o *Object) watch() bool {
 		q.stopped = context.Cause(q.ctx)
 		return true
 	}
-	now := o.s.opt.Clock.Now()
-	if q.since.IsZero() {
-		q.since = now
+	now, took := o.s.opt.Clock.Now(), minTurn
+	if !q.since.IsZero() {
+		took = max(took, now.Sub(q.since))
 	}
-	if limit := o.s.opt.Limits.Time; now.Sub(q.since) > limit {
-		q.stopped = &timeError{limit}
+	q.since = now
+	if *q.spent += took; *q.spent > o.s.opt.Limits.Time {
+		q.stopped = &timeError{o.s.opt.Limits.Time}
 		return true
 	}
 	return false
 }
+
+// minTurn is what SQLite takes at least between two looks at watch. It is what
+// counts when each step (a row) is shorter than that: the time between steps is the
+// user's.
+const minTurn = 20 * time.Microsecond
 
 // timeError says that a statement ran for too long. It matches ErrTooLarge.
 type timeError struct{ limit time.Duration }
@@ -289,9 +296,9 @@ func (o *Object) Query(ctx context.Context, query string, args []limpet.SQLArg) 
 	if len(q.cursors) >= maxCursors {
 		return nil, false, &countError{what: "cursors that are open at once", limit: maxCursors, remedy: "read them to their ends or close them", err: errors.New("too many open cursors")}
 	}
-	o.enterSQL(nil)
-	defer o.leaveSQL()
 	c := &Cursor{o: o}
+	o.enterSQL(nil, &c.spent)
+	defer o.leaveSQL()
 	p, rest, err := o.take(query)
 	if err != nil {
 		return nil, wrote, err
@@ -320,6 +327,7 @@ func (o *Object) Query(ctx context.Context, query string, args []limpet.SQLArg) 
 		}
 		p, rest = next, after
 		c = &Cursor{o: o, before: c.Result().SQLStats}
+		q.spent = &c.spent
 	}
 	wrote = wrote || !p.ReadOnly()
 	if err := c.start(ctx, p, args); err != nil {
@@ -339,6 +347,7 @@ type Cursor struct {
 	kept   [][]limpet.SQLValue
 	types  []string // declared, of the columns of kept
 	err    error    // why there is no next row
+	spent  time.Duration
 	given  int64
 	scans  int64
 	before limpet.SQLStats // of statements before
@@ -462,7 +471,16 @@ func (c *Cursor) step() (bool, error) {
 	if err != nil {
 		return false, c.o.failed(err)
 	}
-	return ok, nil
+	if why := c.o.sql.stopped; why != nil && (!ok || c.p.ReadOnly()) {
+		// It came to a row, or to its end, just before SQLite looked: the interrupt
+		// would hit whatever runs next.
+		if c.p.ReadOnly() {
+			c.end(why)
+			ok, err = false, why
+		}
+		c.o.endCursors(0, errInterrupted)
+	}
+	return ok, err
 }
 
 // end gives the statement back; err is what Next says from then on.
@@ -540,7 +558,7 @@ func (c *Cursor) Next(row []limpet.SQLValue) (bool, error) {
 		return false, c.err
 	}
 	if !c.ready {
-		c.o.enterSQL(c.ctx)
+		c.o.enterSQL(c.ctx, &c.spent)
 		ok, err := c.step()
 		c.o.leaveSQL()
 		if err != nil {

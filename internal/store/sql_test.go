@@ -641,17 +641,28 @@ func TestRunawayStatements(t *testing.T) {
 	if _, err := try(o, endless+"SELECT count(*) FROM n"); !errors.Is(err, ErrTooLarge) || !strings.Contains(err.Error(), "30s") {
 		t.Errorf("an endless read: %v", err)
 	}
+	if _, err := try(o, "SELECT count(*) FROM ("+endless+"SELECT i FROM n)"); !errors.Is(err, ErrTooLarge) {
+		t.Errorf("another: %v", err)
+	}
 	if _, err := other.Next(nil); !errors.Is(err, errInterrupted) {
 		t.Errorf("another cursor: %v", err)
 	}
 	commit(t, o)
+
+	// One whose rows are endless, too.
+	c, err := open(o, endless+"SELECT 1 FROM n")
+	must(t, err)
+	c.spent = 30*time.Second - 10*minTurn
+	if err := c.drain(); !errors.Is(err, ErrTooLarge) {
+		t.Errorf("endless rows: %v", err)
+	}
 
 	// And with its context.
 	o = openObject(t, openStore(t, testOptions(newCrashableDisk())), 1)
 	run(t, o, "CREATE TABLE t(a); INSERT INTO t VALUES(1)")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	gone := errors.New("gone")
-	c, _, err := o.Query(ctx, endless+"SELECT i FROM n WHERE i<3 OR i<0", nil)
+	c, _, err = o.Query(ctx, endless+"SELECT i FROM n WHERE i<3 OR i<0", nil)
 	must(t, err)
 	time.AfterFunc(10*time.Millisecond, func() { cancel(gone) })
 	if _, err := rest(c); !errors.Is(err, gone) {

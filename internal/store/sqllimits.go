@@ -168,7 +168,7 @@ func (o *Object) sqlError(err error) error {
 	case sqlite.ResultFull:
 		return o.databaseFull()
 	case sqlite.ResultLocked:
-		return fmt.Errorf("%w: a cursor is reading the table: read it to its end or close it first", told)
+		return fmt.Errorf("%w: a cursor is open, and SQLite drops nothing meanwhile: read it to its end or close it first", told)
 	case sqlite.ResultError:
 		for _, t := range limitTexts {
 			if strings.HasPrefix(told.Message, t.begin) {
