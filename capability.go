@@ -105,6 +105,8 @@ type Capability interface {
 	// Release gives the handle back; twice is harmless. What is under way goes
 	// on. The last handle's Release disposes of the thing.
 	Release()
+	// Released reports whether this handle was given back.
+	Released() bool
 }
 
 // TargetCall is one call, or property read, on a capability. For limpet's own
@@ -243,12 +245,6 @@ func (h *handle) Dispose(run bool) {
 
 // Released reports whether the handle was given back.
 func (h *handle) Released() bool { return h.released.Load() }
-
-// isReleased reports whether c is known to be given back.
-func isReleased(c Capability) bool {
-	r, ok := c.(interface{ Released() bool })
-	return ok && r.Released()
-}
 
 func (h *handle) usable(ctx context.Context, c TargetCall) *Error {
 	switch {

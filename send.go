@@ -70,7 +70,7 @@ func (s *sender) take(v reflect.Value) (c Capability, local bool, err error) {
 // passOn sends a stream that was received.
 func (s *sender) passOn(r *receivedStream) (Capability, bool, error) {
 	s.tell("a byte stream")
-	if isReleased(r.c) {
+	if r.c.Released() {
 		return nil, false, DisposedError()
 	}
 	return r.c.Dup(), r.local, nil

@@ -196,7 +196,7 @@ func (s *Stub[T]) ready(ctx context.Context) error {
 	if err := s.Err(); err != nil {
 		return unusable(err)
 	}
-	if s.s.received != nil && isReleased(s.s.received.c) {
+	if s.s.received != nil && s.s.received.c.Released() {
 		return DisposedError()
 	}
 	if ctx == nil {
@@ -258,7 +258,7 @@ func (s *Stub[T]) send(to *sender) (c Capability, local bool, err error) {
 		b.Origin = nil // calls are made by who holds it then
 		return NewCapability(&stubCore{binding: b, id: s.s.id, existing: s.s.existing}), false, nil
 	}
-	if isReleased(r.c) {
+	if r.c.Released() {
 		return nil, false, DisposedError()
 	}
 	if l, ok := r.binding.Codec.(*lateCodec); ok {

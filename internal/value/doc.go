@@ -40,6 +40,7 @@
 //	error                   tag 19459 (4c03)         see below
 //	ArrayBuffer             tag 19460 (4c04)         byte string
 //	DataView                tag 19461 (4c05)         byte string: what it shows
+//	capability              tag 19462 (4c06)         see below
 //	shared value            tag 28, the value        numbered 0, 1, ... in the order of tags 28
 //	  once more             tag 29, its number       also from inside of it: a cycle
 //
@@ -69,10 +70,21 @@
 //	|     +------------------ object of one member
 //	+------------------------ tag 28: shared value 0
 //
+// A capability is something that can be called or read: a stub, a function, a byte
+// stream. Only its place is in the bytes; the thing itself travels in a list beside
+// them, as limpet.Parcel has it. Such values are arguments and results of calls;
+// stored values and JSON have none.
+//
+//	d9 4c06 82 00 01                    the second one in the list: a stub
+//	|       |  |  +-- index in the list, 0 to 999
+//	|       |  +----- kind: 0 is called, 1 is a byte stream
+//	|       +-------- array of 2, always
+//	+---------------- tag 19462
+//
 // A writer learns that a value is shared only when it meets it again; it goes
 // back and puts the tags in when all is written (share.go).
 //
-// Not carried: symbols, functions, promises, weak maps (SPEC B27), properties of
+// Not carried: symbols, promises, weak maps (SPEC B27), properties of
 // an array besides its elements, prototypes, and that two views show one buffer.
 //
 // # Go
@@ -92,6 +104,7 @@
 //	error                                   error; name: the type's if exported; message: Error();
 //	                                        own fields: exported fields; cause: Unwrap()
 //	limpet.Undefined, Map, Set, ...         see the root package's values.go
+//	*limpet.Stub, func, io.Reader           capability, if the caller gives hooks for it
 //	pointer                                 what it points to
 //
 // A field's name is the name in its limpet tag, else in its json tag, else its
