@@ -51,9 +51,7 @@ type event struct {
 	after   []*event        // WaitUntil: to queue when this event has ended
 
 	claim     *claim       // under inc.storage
-	ask       *asked       // of a call that wants its first outcome, or has an idempotency key; else nil
-	inquiry   *inquiry     // eventInquiry
-	told      Pos          // the outcome waits for this too; under inc.storage
+	ask       *asked       // of a call that wants its first outcome, or has an idempotency key, and of eventInquiry; else nil
 	limit     limpet.Timer // eventWaitUntil
 	waits     bool         // it counts in inc.waits; under inc.mu
 	returned  bool         // the handler returned, that is did not panic or exit

@@ -25,11 +25,13 @@ import (
 //	              │                        │    is durable first           ▼
 //	              └───────yes────▶ wait until it has ended ◀──joins──── outcome
 
-// asked is what a call says that wants its first outcome.
+// asked is what a call says that wants its first outcome, or a question for one.
 type asked struct {
-	key    claimKey
-	print  [32]byte
-	joined atomic.Pointer[kept] // of the run whose outcome the call gets
+	inquiry *inquiry // of eventInquiry; then there is no more than told
+	told    Pos      // the answer waits for this too; under inc.storage
+	key     claimKey
+	print   [32]byte
+	joined  atomic.Pointer[kept] // of the run whose outcome the call gets
 }
 
 // asks fills ev.ask, if the attempt can be told from others. An error is of a call
@@ -407,7 +409,7 @@ func (inc *incarnation) keepable(ev *event, result any, failure *limpet.Error) [
 	return data
 }
 
-// commitKept is commit with the outcome of ev's call in the record, which ev.told
+// commitKept is commit with the outcome of ev's call in the record, which ev.ask.told
 // then names. Without an outcome that is kept (data is nil) there is a record all
 // the same, if none has the call's identity: no run of it that has ended starts
 // again after a crash. If the log refuses a record that would be for this alone,
@@ -432,7 +434,7 @@ func (inc *incarnation) commitKept(ev *event, data []byte) error {
 	}
 	inc.ledger.committed(p, dirty && inc.confirmed)
 	inc.confirmed = false
-	ev.told = p
+	ev.ask.told = p
 	if data != nil {
 		// Here, since the incarnation may have ended, and what is in the log counts.
 		inc.host.settleClaim(ev.claim, data, p)
@@ -448,8 +450,8 @@ func keptOf(c *claim, kind uint8, data []byte) Kept {
 // method ran, what it wrote last was rolled back, and its caller is told so.
 // inc.storage is held, the turn is rolled back.
 func (inc *incarnation) keepReset(ev *event, e *limpet.Error) (p Pos) {
-	if !e.Reset || e.Code == limpet.CodeStorageLost || !ev.told.IsZero() {
-		return ev.told // how the call ends is not known to whoever asks later
+	if !e.Reset || e.Code == limpet.CodeStorageLost || !ev.ask.told.IsZero() {
+		return ev.ask.told // how the call ends is not known to whoever asks later
 	}
 	data, err := wire.AppendOutcome(nil, &limpet.CallOutcome{Kind: limpet.OutcomeError, Err: ev.seen(e)})
 	if err != nil || len(data) > limpet.MaxKeptOutcome {
@@ -494,7 +496,7 @@ func (h *Host) Outcome(ctx context.Context, call *limpet.CallSpec, q limpet.Outc
 			}
 			continue // it was withdrawn
 		}
-		ev := &event{kind: eventInquiry, attempt: dispatch.Attempt{Call: call}, inquiry: in, parent: ctx}
+		ev := &event{kind: eventInquiry, attempt: dispatch.Attempt{Call: call}, ask: &asked{inquiry: in}, parent: ctx}
 		if err := h.deliver(ctx, ev); err != nil {
 			return nil, err
 		}
@@ -552,7 +554,7 @@ func (h *Host) tell(ctx context.Context, id limpet.ID, c *claim) (*limpet.CallOu
 // inquire answers a question for a call that was not known: with the claim if it
 // is known now, else it bars the call.
 func (inc *incarnation) inquire(ev *event) (any, *limpet.Error) {
-	h, q := inc.host, ev.inquiry
+	h, q := inc.host, ev.ask.inquiry
 	h.claimMu.Lock()
 	c, known, r := h.claims.bar(h.now(), *q)
 	h.claimMu.Unlock()
@@ -576,7 +578,7 @@ func (inc *incarnation) inquire(ev *event) (any, *limpet.Error) {
 	inc.storage.Lock()
 	p, err := inc.data.Note(ids, k)
 	if err == nil {
-		ev.told = p
+		ev.ask.told = p
 	}
 	inc.storage.Unlock()
 	if err != nil {

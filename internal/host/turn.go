@@ -140,8 +140,8 @@ func (inc *incarnation) conclude(ev *event, result any, failure *limpet.Error) *
 		}
 	}
 	pos := inc.ledger.output(ev.claim)
-	if ev.told.After(pos) {
-		pos = ev.told
+	if ev.ask != nil && ev.ask.told.After(pos) {
+		pos = ev.ask.told
 	}
 	if ev.claim != nil {
 		inc.ledger.end(ev.claim)
