@@ -91,7 +91,7 @@ type arrival struct {
 	gated     bool            // the class has no effect except through what limpet gates
 	uncertain []dispatch.Boot // of every attempt whose delivery was uncertain
 	replay    bool            // the sender wants the first outcome instead of a refusal
-	print     [32]byte        // of method and arguments, with an idempotency key
+	bound     [32]byte        // of method and arguments, with an idempotency key
 }
 
 // ruling is the answer to an arrival.
@@ -214,7 +214,7 @@ func (t *claims) decide(now int64, a arrival, look bool) (*claim, ruling) {
 	}
 	if c != nil && c.kept != nil {
 		k.barred, k.told = c.kept.barred, c.kept.told()
-		k.other = k.chosen && c.kept.print != a.print
+		k.other = k.chosen && c.kept.bound != a.bound
 	}
 	k.thisBoot, k.thisHistory = len(a.uncertain) > 0, len(a.uncertain) > 0
 	for _, b := range a.uncertain {
@@ -243,7 +243,7 @@ func (t *claims) decide(now int64, a arrival, look bool) (*claim, ruling) {
 	c.running++
 	c.waived = (a.marked || a.last) && !a.replay
 	if a.replay && (c.kept == nil || c.kept.settled) {
-		c.kept = &kept{print: a.print} // nobody will hear of the one before: it had no outcome
+		c.kept = &kept{bound: a.bound} // nobody will hear of the one before: it had no outcome
 	}
 	return c, taken
 }

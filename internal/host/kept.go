@@ -40,7 +40,7 @@ const (
 
 // kept is what becomes of one run.
 type kept struct {
-	print   [32]byte // of method and arguments, with an idempotency key
+	bound   [32]byte // of method and arguments, with an idempotency key
 	settled bool     // the run has ended, or its record is appended; what follows is final, but for drop
 	barred  bool     // there is no run and will be none
 	data    []byte   // the outcome as package wire writes it; nil if it is not kept
@@ -141,7 +141,7 @@ func (t *claims) restoreKept(r Recovered, at int64) {
 		if c.kept != nil {
 			t.outcomes.drop(c.kept) // the key ran out, and was taken again
 		}
-		c.kept = &kept{print: r.Print, settled: true}
+		c.kept = &kept{bound: r.Print, settled: true}
 	}
 	switch r.Kind {
 	case keptBarred:

@@ -30,7 +30,7 @@ type asked struct {
 	inquiry *inquiry // of eventInquiry; then there is no more than told
 	told    Pos      // the answer waits for this too; under inc.storage
 	key     claimKey
-	print   [32]byte
+	bound   [32]byte
 	joined  atomic.Pointer[kept] // of the run whose outcome the call gets
 }
 
@@ -44,11 +44,11 @@ func (ev *event) asks() error {
 		}
 		return nil
 	}
-	print, err := ev.print()
+	bound, err := ev.bound()
 	if err != nil {
 		return err
 	}
-	ev.ask = &asked{key: keyOf(call, call.Key), print: print}
+	ev.ask = &asked{key: keyOf(call, call.Key), bound: bound}
 	return nil
 }
 
@@ -61,9 +61,9 @@ func keyOf(call *limpet.CallSpec, key string) claimKey {
 	return k
 }
 
-// print is a hash of what an idempotency key belongs to: method and arguments.
+// bound is a hash of what an idempotency key belongs to: method and arguments.
 // The body of a fetch is read for it.
-func (ev *event) print() (sum [32]byte, err error) {
+func (ev *event) bound() (sum [32]byte, err error) {
 	call := ev.attempt.Call
 	h := sha256.New()
 	part := func(b []byte) {
@@ -134,7 +134,7 @@ func (ev *event) arrival(marked bool) arrival {
 	if ev.ask == nil {
 		r.key = claimKey{object: a.Call.Object.Bytes(), id: a.Identity}
 	} else {
-		r.key, r.print, r.replay = ev.ask.key, ev.ask.print, true
+		r.key, r.bound, r.replay = ev.ask.key, ev.ask.bound, true
 	}
 	return r
 }
@@ -321,7 +321,7 @@ func (inc *incarnation) recordKey(ev *event, c *claim) *limpet.Error {
 	h := inc.host
 	inc.storage.Lock()
 	p, err := inc.data.Note(nil, Kept{
-		Keyed: true, ID: c.key.id, Claimed: true, Print: ev.ask.print, ClaimedMS: h.clock.Now().UnixMilli(),
+		Keyed: true, ID: c.key.id, Claimed: true, Print: ev.ask.bound, ClaimedMS: h.clock.Now().UnixMilli(),
 	})
 	if err != nil {
 		ev.claim = nil
