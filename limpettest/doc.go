@@ -13,8 +13,18 @@
 //	          │  ▲
 //	          └──┘ Restart, Evict
 //
-// A node also runs inside a testing/synctest bubble, where its ten seconds of
-// idleness or its minute of retries take no time.
+// # Time
+//
+// The virtual clock is the bubble of testing/synctest: a node that is started inside
+// synctest.Test takes all its time from there, so that its ten seconds of idleness,
+// a minute of retries or 15 minutes of WaitUntil take none, and always the same.
+// Outside of a bubble it runs on the computer's clock.
+//
+//	synctest.Test(t, func(t *testing.T) {
+//		n := limpettest.Start(t, CartClass)
+//		…
+//		time.Sleep(time.Hour) // passes at once
+//	})
 //
 // Namespaces and stubs of the node stay good over all of them; calls made while
 // it is down fail as calls to a node that is not there.
@@ -29,15 +39,17 @@
 //
 //	             caller                network                 object    the caller knows
 //	Refuse         ✗                                                     not delivered
+//	Drain          ──────────────────────▶ ✗ "the node is stopping"      not delivered
 //	DropRequest    ──────────────────────▶ ✗                             uncertain
 //	DropReply      ─────────────────────────────────────────────▶ runs
 //	                                       ✗ ◀─────────────────────      uncertain
 //	CutAfter       ── so many bytes ─▶ ✗   either way                    uncertain, or a body that breaks
 //	Freeze, Delay  ────────── … ────────────────────────────────▶ runs   late; uncertain after PingDeadline of Freeze
+//	CutConnection  ──────────────────────▶ ✗ and so do all others        uncertain, each of them
 //	Reorder        ──────── ✗ … its retry ─────────────────────▶ runs    uncertain, then the retry's answer
 //	                          … ───────────────────────────────▶ refused
 //
-// Each attempt is as if on a connection of its own. Arguments, results and
+// Each attempt is as if on a connection of its own, but for CutConnection. Arguments, results and
 // errors cross as bytes, calls carry identities that objects claim, and retries
 // happen as SPEC E says, also over a Crash and Restart: a call to a node that is
 // down is not delivered and tried again. Calls of objects to each other and those

@@ -19,10 +19,12 @@ const (
 	FaultFreeze
 	FaultDelay
 	FaultReorder
+	FaultDrain
+	FaultCutConnection
 	faultKinds
 )
 
-var faultNames = [faultKinds]string{"DropRequest", "DropReply", "Refuse", "CutAfter", "Freeze", "Delay", "Reorder"}
+var faultNames = [faultKinds]string{"DropRequest", "DropReply", "Refuse", "CutAfter", "Freeze", "Delay", "Reorder", "Drain", "CutConnection"}
 
 // String is the name of the function that makes such a fault.
 func (k FaultKind) String() string {
@@ -127,12 +129,12 @@ func Probability(p float64) FaultOption {
 	}}
 }
 
-// OnReply makes a Delay or Freeze strike the answer, after the object has run,
-// instead of the request.
+// OnReply makes a Delay, Freeze or CutConnection strike the answer, after the
+// object has run, instead of the request.
 func OnReply() FaultOption {
 	return faultOption{"OnReply", func(f *Fault) {
-		if f.kind != FaultDelay && f.kind != FaultFreeze {
-			f.bad("OnReply is for Delay and Freeze")
+		if f.kind != FaultDelay && f.kind != FaultFreeze && f.kind != FaultCutConnection {
+			f.bad("OnReply is for Delay, Freeze and CutConnection")
 		}
 		f.on = true
 	}}
@@ -217,4 +219,21 @@ func Reorder(opts ...FaultOption) Fault {
 	}
 	f.number = 1
 	return f
+}
+
+// Drain refuses the attempt as a node that stops refuses what it has not begun: not
+// delivered, with CodeDraining, and retried with an identity of its own (SPEC C24,
+// F22). The node itself goes on; a retry that is not struck finds it, as one would
+// find the node that has taken over.
+func Drain(opts ...FaultOption) Fault {
+	return newFault(Fault{kind: FaultDrain}, opts)
+}
+
+// CutConnection loses the one connection that all calls have in common: the attempt
+// that is struck, before the object gets it or, with OnReply, after it ran, and with
+// it every other attempt that is under way. All of them are uncertain to their
+// callers; the contexts of their handlers end, and responses whose heads have
+// arrived break. Count counts connections, not attempts.
+func CutConnection(opts ...FaultOption) Fault {
+	return newFault(Fault{kind: FaultCutConnection}, opts)
 }

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -27,12 +28,15 @@ type link struct {
 	objects dispatch.Transport
 	life    context.Context // ends when nothing passes any more
 	lose    context.CancelCauseFunc
+
+	mu       sync.Mutex
+	underway map[*passage]struct{}
 }
 
 var _ dispatch.Transport = (*link)(nil)
 
 func newLink(n *Node, objects dispatch.Transport) *link {
-	l := &link{n: n, objects: objects}
+	l := &link{n: n, objects: objects, underway: map[*passage]struct{}{}}
 	l.life, l.lose = context.WithCancelCause(context.Background())
 	return l
 }
@@ -74,6 +78,7 @@ type passage struct {
 	end   context.CancelCauseFunc
 	stop  func()
 	cut   atomic.Bool
+	lost  atomic.Bool // cut, with all others
 }
 
 // connect begins an attempt. An error is the attempt's: it never reaches the
@@ -83,33 +88,65 @@ func (l *link) connect(ctx context.Context, w *Network, a dispatch.Attempt) (*pa
 		return nil, disconnected(limpet.DeliveryNone, errCrashed)
 	}
 	p := &passage{l: l, w: w}
-	p.fault, p.undo = w.strike(a)
-	p.left.Store(-1)
-	switch {
-	case p.fault == nil:
-	case p.fault.kind == FaultRefuse:
-		return nil, disconnected(limpet.DeliveryNone, errFault)
-	case p.fault.kind == FaultDropRequest:
-		return nil, disconnected(limpet.DeliveryUncertain, errFault)
-	case p.fault.kind == FaultCutAfter:
-		p.left.Store(p.fault.bytes)
-	case p.fault.kind == FaultReorder && a.WillRetry:
-		w.hold(&heldAttempt{ctx: context.WithoutCancel(ctx), l: l, attempt: a})
-		return nil, errHeld
-	case p.fault.kind == FaultReorder: // no retry will overtake it
-		return nil, disconnected(limpet.DeliveryUncertain, errFault)
-	case !p.fault.on:
-		if err := p.wait(ctx); err != nil {
-			return nil, err
-		}
-	}
 	p.ctx, p.end = context.WithCancelCause(ctx)
+	l.mu.Lock()
+	l.underway[p] = struct{}{}
+	l.mu.Unlock()
 	forget := context.AfterFunc(l.life, func() { p.end(errCrashed) })
 	p.stop = func() {
 		forget()
 		p.end(nil)
+		l.mu.Lock()
+		delete(l.underway, p)
+		l.mu.Unlock()
+	}
+	p.left.Store(-1)
+	p.fault, p.undo = w.strike(a)
+	if err := p.depart(ctx, a); err != nil {
+		p.stop()
+		return nil, err
 	}
 	return p, nil
+}
+
+// depart is the way to the object. An error is the attempt's.
+func (p *passage) depart(ctx context.Context, a dispatch.Attempt) error {
+	l, w := p.l, p.w
+	switch {
+	case p.fault == nil:
+	case p.fault.kind == FaultRefuse:
+		return disconnected(limpet.DeliveryNone, errFault)
+	case p.fault.kind == FaultDrain:
+		return &limpet.Error{
+			Code: limpet.CodeDraining, Delivery: limpet.DeliveryNone, Retryable: true, ObjectID: a.Call.Object.String(),
+			Message: "Network connection lost: the node is stopping and did not take the call.",
+		}
+	case p.fault.kind == FaultDropRequest:
+		return disconnected(limpet.DeliveryUncertain, errFault)
+	case p.fault.kind == FaultCutConnection && !p.fault.on:
+		l.cut()
+		return disconnected(limpet.DeliveryUncertain, errFault)
+	case p.fault.kind == FaultCutAfter:
+		p.left.Store(p.fault.bytes)
+	case p.fault.kind == FaultReorder && a.WillRetry:
+		w.hold(&heldAttempt{ctx: context.WithoutCancel(ctx), l: l, attempt: a})
+		return errHeld
+	case p.fault.kind == FaultReorder: // no retry will overtake it
+		return disconnected(limpet.DeliveryUncertain, errFault)
+	case !p.fault.on:
+		return p.wait(ctx)
+	}
+	return nil
+}
+
+// cut ends every attempt that is under way.
+func (l *link) cut() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for p := range l.underway {
+		p.lost.Store(true)
+		p.sever()
+	}
 }
 
 // wait is a Delay or Freeze.
@@ -126,6 +163,14 @@ func (p *passage) wait(ctx context.Context) error {
 		return disconnected(limpet.DeliveryUncertain, errCrashed)
 	case <-ctx.Done():
 		return gaveUp(ctx)
+	case <-p.ctx.Done(): // and neither of these: another attempt's CutConnection
+		if ctx.Err() != nil {
+			return gaveUp(ctx)
+		}
+		if p.l.isLost() {
+			return disconnected(limpet.DeliveryUncertain, errCrashed)
+		}
+		return disconnected(limpet.DeliveryUncertain, errFault)
 	}
 	if breaks {
 		return disconnected(limpet.DeliveryUncertain, errFault)
@@ -157,7 +202,7 @@ func (p *passage) sever() {
 
 // over ends the attempt. A cut that had too few bytes to strike did not.
 func (p *passage) over() {
-	if p.left.Swap(-1) >= 0 && !p.cut.Load() {
+	if p.left.Swap(-1) >= 0 && (!p.cut.Load() || p.lost.Load()) {
 		p.undo()
 	}
 	p.stop()
@@ -183,6 +228,9 @@ func (p *passage) reply(ctx context.Context, err error) error {
 	if f := p.fault; f != nil {
 		switch {
 		case f.kind == FaultDropReply:
+			return disconnected(limpet.DeliveryUncertain, errFault)
+		case f.kind == FaultCutConnection:
+			p.l.cut()
 			return disconnected(limpet.DeliveryUncertain, errFault)
 		case f.on:
 			if err := p.wait(ctx); err != nil {
