@@ -1,4 +1,4 @@
-package gateway_test
+package limpettest_test
 
 import (
 	"fmt"
@@ -23,8 +23,8 @@ func (h *heard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprint(w, len(b), err)
 }
 
-// TestBufferBody loses the answer to a request of the door.
-func TestBufferBody(t *testing.T) {
+// TestDoorKeepsBodies loses the answer to a request of the door.
+func TestDoorKeepsBodies(t *testing.T) {
 	for _, test := range []struct {
 		name     string
 		config   int64 // of the node
