@@ -10,6 +10,8 @@
 //
 //	log     the commit log alone, with records of 136 bytes: the limit
 //	limpet  a method that puts, called through a stub of an open node
+//	sql     the same put as an upsert through State.SQL, and a SELECT of it in the
+//	        same turn; only if -sides names it
 //	files   a SQLite file for each object, WAL and synchronous=FULL, opened
 //	        once with EXCLUSIVE locking, the statement prepared
 //
@@ -57,7 +59,7 @@ func parse(args []string, out io.Writer) (o options, err error) {
 	flags.StringVar(&o.dir, "dir", "", "folder on the disk to measure (default: that of temporary files)")
 	flags.IntVar(&o.objects, "objects", 1000, "objects")
 	callers := flags.String("callers", "1,16,256", "numbers of callers, separated by commas")
-	flags.StringVar(&o.sides, "sides", "log,limpet,files", "the sides to run")
+	flags.StringVar(&o.sides, "sides", "log,limpet,files", "the sides to run, of log, limpet, sql, files")
 	o.Flags(flags, "20 objects")
 	o.ProfileFlag(flags, "limpet's side, with the most callers,")
 	if err := flags.Parse(args); err != nil {
@@ -103,7 +105,9 @@ func run(ctx context.Context, args []string, out io.Writer) (err error) {
 		case "log":
 			s, err = openLog(ctx, folder)
 		case "limpet":
-			s, err = openLimpet(ctx, folder, o.objects)
+			s, err = openLimpet(ctx, folder, o.objects, false)
+		case "sql":
+			s, err = openLimpet(ctx, folder, o.objects, true)
 		case "files":
 			s, err = openFiles(folder, o.objects)
 		default:

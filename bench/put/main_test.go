@@ -7,10 +7,10 @@ import (
 
 func TestQuick(t *testing.T) {
 	var out strings.Builder
-	if err := run(t.Context(), []string{"-quick", "-dir", t.TempDir()}, &out); err != nil {
+	if err := run(t.Context(), []string{"-quick", "-sides", "log,limpet,sql,files", "-dir", t.TempDir()}, &out); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"| log ", "| limpet ", "| files ", "P3 of the log, 16 callers", "P3 times files", "bytes of a record"} {
+	for _, want := range []string{"| log ", "| limpet ", "| sql ", "| files ", "P3 of the log, 16 callers", "P3 times files", "bytes of a record"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("the report lacks %q:\n%s", want, out.String())
 		}

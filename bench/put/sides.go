@@ -48,6 +48,7 @@ type limpetSide struct {
 	node  *node.Node
 	dir   string
 	stubs []*limpet.Stub[*shelf]
+	put   func(*shelf, context.Context, string, string) error
 	// before is what the log held when measuring began.
 	before store.ReplayStats
 }
@@ -56,10 +57,30 @@ type limpetSide struct {
 type shelf struct{ st *limpet.State }
 
 var shelfClass = limpet.NewClass("Shelf", func(st *limpet.State) (*shelf, error) { return &shelf{st}, nil },
-	limpet.Retryable((*shelf).Put))
+	limpet.Retryable((*shelf).Put), limpet.Retryable((*shelf).PutSQL))
 
 // Put stores a value.
 func (s *shelf) Put(_ context.Context, key, value string) error { return s.st.KV().Put(key, value) }
+
+// PutSQL stores a value in a table and reads it back.
+func (s *shelf) PutSQL(ctx context.Context, key, value string) error {
+	db := s.st.SQL()
+	if _, err := db.Exec(ctx, "INSERT INTO shelf(key, value) VALUES(?1, ?2) ON CONFLICT(key) DO UPDATE SET value = excluded.value", key, value); err != nil {
+		return err
+	}
+	row, err := db.One(ctx, "SELECT value FROM shelf WHERE key = ?", key)
+	if err != nil {
+		return err
+	}
+	var got string
+	if err := row.Scan(&got); err != nil {
+		return err
+	}
+	if got != value {
+		return errors.New("another value than was stored")
+	}
+	return nil
+}
 
 // Fill stores a value under every key.
 func (s *shelf) Fill(_ context.Context, seed uint64) error {
@@ -72,14 +93,29 @@ func (s *shelf) Fill(_ context.Context, seed uint64) error {
 	return nil
 }
 
+// FillSQL is Fill for PutSQL.
+func (s *shelf) FillSQL(ctx context.Context) error {
+	_, err := s.st.SQL().Exec(ctx, "CREATE TABLE shelf(key TEXT PRIMARY KEY, value TEXT) WITHOUT ROWID; INSERT INTO shelf SELECT 'key-' || printf('%06d', i), 'none' FROM "+
+		"(WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i+1 FROM n LIMIT ?) SELECT i FROM n)", keysPerObject)
+	return err
+}
+
 // Has reads, and so brings the object into memory.
 func (s *shelf) Has(_ context.Context, key string) (bool, error) { return s.st.KV().Has(key) }
 
 // openLimpet makes the objects, looks at the log, and opens the node anew, as
 // after a restart.
-func openLimpet(ctx context.Context, dir string, objects int) (*limpetSide, error) {
-	s := &limpetSide{dir: dir}
+func openLimpet(ctx context.Context, dir string, objects int, inSQL bool) (*limpetSide, error) {
+	s := &limpetSide{dir: dir, put: (*shelf).Put}
+	if inSQL {
+		s.put = (*shelf).PutSQL
+	}
 	if err := s.open(ctx, objects, func(i int, stub *limpet.Stub[*shelf]) error {
+		if inSQL {
+			if err := limpet.Do(ctx, stub, (*shelf).FillSQL); err != nil {
+				return err
+			}
+		}
 		return limpet.Do1(ctx, stub, (*shelf).Fill, uint64(i))
 	}); err != nil {
 		return nil, err
@@ -149,7 +185,7 @@ func replay(ctx context.Context, dir string) (store.ReplayStats, error) {
 func (s *limpetSide) Put(_ context.Context, object int, key, value string) error {
 	// A context that can't end, as in a service that has no deadline: the
 	// loop looks at the program's own.
-	return limpet.Do2(context.Background(), s.stubs[object], (*shelf).Put, key, value)
+	return limpet.Do2(context.Background(), s.stubs[object], s.put, key, value)
 }
 
 func (s *limpetSide) Close() error { return s.node.Close() }

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	diskfs "github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/limpet-dev/limpet"
 )
 
 // BenchmarkLogAppend makes 136-byte records durable on the real disk (in
@@ -106,6 +108,36 @@ func BenchmarkPut(b *testing.B) {
 		if err := os[0].Put("key", value); err != nil {
 			b.Fatal(err)
 		}
+		if _, err := os[0].Commit(nil); err != nil {
+			b.Fatal(err)
+		}
+		if s.Full() {
+			must(b, s.WaitRoom(context.Background()))
+		}
+	}
+}
+
+// BenchmarkPutSQL is BenchmarkPut as an upsert in SQL, with a SELECT of it in the turn.
+func BenchmarkPutSQL(b *testing.B) {
+	s, os := benchObjects(b, 1)
+	run(b, os[0], "CREATE TABLE t(key TEXT PRIMARY KEY, value BLOB) WITHOUT ROWID")
+	value := make([]byte, 100)
+	args := []limpet.SQLArg{sqlArg("key"), sqlArg(value)}
+	row := make([]limpet.SQLValue, 1)
+	b.ReportAllocs()
+	for i := 0; b.Loop(); i++ {
+		binary.LittleEndian.PutUint64(value, uint64(i))
+		if _, _, err := os[0].Query(context.Background(), "INSERT INTO t VALUES(?,?) ON CONFLICT(key) DO UPDATE SET value=excluded.value", args); err != nil {
+			b.Fatal(err)
+		}
+		c, _, err := os[0].Query(context.Background(), "SELECT value FROM t WHERE key=?", args[:1])
+		if err != nil {
+			b.Fatal(err)
+		}
+		if ok, err := c.Next(row); !ok || err != nil {
+			b.Fatal(ok, err)
+		}
+		must(b, c.Close())
 		if _, err := os[0].Commit(nil); err != nil {
 			b.Fatal(err)
 		}
