@@ -49,31 +49,28 @@ type Boot struct {
 
 // Call is the head of a call: one attempt of it.
 type Call struct {
-	Kind    Kind
+	Kind Kind
+	// These belong to the fields below.
+	Named, Existing, Retry, WillRetry, Replay, HasTimeLeft bool
+
 	Binding string
 	Object  [32]byte
 	// Name is the object's name, if Named; the receiver must check that it
 	// belongs to Object.
-	Name     string
-	Named    bool
-	Existing bool
+	Name string
 
 	// Identity, Attempt, Retry, WillRetry and Uncertain are those of
 	// dispatch.Attempt.
 	Identity  limpet.Identity
 	Attempt   int
-	Retry     bool
-	WillRetry bool
 	Uncertain []Boot // at most 16
-	// Replay says that the caller wants the first outcome instead of a refusal
-	// (limpet.ReplayOutcome), and Key is the idempotency key, or empty.
-	Replay bool
-	Key    string
+	// Key is the idempotency key, or empty. Replay says that the caller wants the
+	// first outcome instead of a refusal (limpet.ReplayOutcome).
+	Key string
 
 	// TimeLeft is the time until the caller's deadline, if HasTimeLeft; to whole
 	// milliseconds. Wall clocks are not compared.
-	TimeLeft    time.Duration
-	HasTimeLeft bool
+	TimeLeft time.Duration
 
 	// TraceParent and TraceState are the W3C trace context, or empty.
 	TraceParent, TraceState string
@@ -107,9 +104,12 @@ type Ext struct {
 	Pipelinable bool
 	Begun       func(*Promise)
 
-	capability, parent uint64   // of KindTarget and so on
-	of                 *outCall // the parent, on the caller's side
+	capability, parent uint64 // of KindTarget and so on
 	caps               []descriptor
+	// On the caller's side: the parent, and the call's own promise if it is
+	// pipelinable.
+	of      *outCall
+	promise *outPromise
 }
 
 // more reports whether there is something for appendExt.

@@ -104,8 +104,6 @@ type item struct {
 	head []byte
 	tail []byte // written after head, not changed by anybody
 	call *outCall
-	// release: it is a frameRelease, to which ids may be added.
-	release bool
 }
 
 func newLink(conn Conn, clock limpet.Clock) *link {
@@ -334,15 +332,15 @@ func (l *link) pushReleaseLocked(id uint64) {
 	if l.err != nil {
 		return
 	}
-	if n := len(l.queue); n > 0 && l.queue[n-1].release && len(l.queue[n-1].head) < maxReleases {
-		it := &l.queue[n-1]
+	if n := len(l.queue); n > 0 && frameType(l.queue[n-1].head[0]) == frameRelease && len(l.queue[n-1].head) < maxReleases {
+		it := &l.queue[n-1] // a frame of its own: it takes more ids
 		before := len(it.head)
 		it.head = binary.AppendUvarint(it.head, id)
 		binary.BigEndian.PutUint16(it.head[2:], uint16(len(it.head)-headerBytes)) //nolint:gosec // below maxReleases and some
 		l.queued += len(it.head) - before
 		return
 	}
-	l.pushLocked(item{head: appendFrame(nil, frameRelease, 0, 0, binary.AppendUvarint(nil, id)), release: true})
+	l.pushLocked(item{head: appendFrame(nil, frameRelease, 0, 0, binary.AppendUvarint(nil, id))})
 }
 
 // answerLocked is pushLocked for what the peer can provoke without reading.

@@ -55,12 +55,12 @@ type outCall struct {
 	refused       bool        // the peer said that it failed
 	settled       bool        // done is closed
 	ended         bool        // over is closed
-	promise       *outPromise // of a call that is pipelinable, else nil
+	has           bool        // a value follows; fixed when done is closed
 	// The outcome, fixed when done is closed.
-	err  error
-	res  resultHead
-	caps []limpet.Capability // in the result, until somebody takes them
-	resp *responseHead
+	err    error
+	length int            // of the value
+	caps   *limpet.Parcel // in the result, until somebody takes them; nil if there are none
+	resp   *responseHead
 }
 
 // begin queues a call's head, and its body if that is known and short. With
@@ -130,7 +130,7 @@ func (o *outgoing) begin(ctx context.Context, c *Call, body limpet.Encoded, more
 	o.pushLocked(item{head: head, tail: body, call: oc})
 	o.mu.Unlock()
 	limpet.Parcel{Caps: free}.Release()
-	if oc.promise != nil && c.Ext.Begun != nil {
+	if oc.promise() != nil && c.Ext.Begun != nil {
 		c.Ext.Begun(&Promise{o, oc})
 	}
 	return oc, nil
@@ -160,7 +160,7 @@ func (o *outgoing) extendLocked(oc *outCall, caps []limpet.Capability) (head []b
 	}
 	if x.Pipelinable {
 		o.promised++
-		oc.promise = &outPromise{}
+		x.promise = &outPromise{}
 	}
 	return head, free, nil
 }
@@ -340,7 +340,7 @@ func (o *outgoing) exchange(ctx context.Context, c *Call, args limpet.Parcel) (r
 		return result, err
 	}
 	var b limpet.Encoded
-	if oc.res.has {
+	if oc.has {
 		if b, err = o.collect(ctx, oc); err != nil {
 			o.take(oc).Release()
 			return result, err
@@ -357,9 +357,12 @@ func (o *outgoing) exchange(ctx context.Context, c *Call, args limpet.Parcel) (r
 func (o *outgoing) take(oc *outCall) limpet.Parcel {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	p := limpet.Parcel{Caps: oc.caps}
+	p := oc.caps
 	oc.caps = nil
-	return p
+	if p == nil {
+		return limpet.Parcel{}
+	}
+	return *p
 }
 
 // whole takes a short result that has come to its end already, as most do.
@@ -367,7 +370,7 @@ func (o *outgoing) whole(oc *outCall) (limpet.Encoded, bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	in := &oc.in
-	if !errors.Is(in.err, io.EOF) || in.off > 0 || len(in.buf) != oc.res.length || o.budget != nil && oc.res.length > initialWindow {
+	if !errors.Is(in.err, io.EOF) || in.off > 0 || len(in.buf) != oc.length || o.budget != nil && oc.length > initialWindow {
 		return nil, false
 	}
 	result := limpet.Encoded(in.buf)
@@ -377,7 +380,7 @@ func (o *outgoing) whole(oc *outCall) (limpet.Encoded, bool) {
 
 // collect reads a result of known length.
 func (o *outgoing) collect(ctx context.Context, oc *outCall) (limpet.Encoded, error) {
-	if oc.res.length > 0 {
+	if oc.length > 0 {
 		if result, ok := o.whole(oc); ok {
 			return result, nil
 		}
@@ -387,26 +390,26 @@ func (o *outgoing) collect(ctx context.Context, oc *outCall) (limpet.Encoded, er
 	})
 	defer stop()
 	o.mu.Lock()
-	oc.in.expectLocked(int64(oc.res.length))
+	oc.in.expectLocked(int64(oc.length))
 	o.mu.Unlock()
 	var held int64
 	if o.budget != nil {
 		defer func() { o.unhold(held) }()
 	}
 	result := limpet.Encoded{} // nil would be none
-	for size := min(oc.res.length, maxWindow); len(result) < oc.res.length; {
+	for size := min(oc.length, maxWindow); len(result) < oc.length; {
 		if len(result) == cap(result) {
 			if o.budget != nil {
 				if !o.hold(int64(size) - held) {
 					o.abandon(oc, cancelClosed, errGone)
-					e := overloaded("results under way hold too many bytes on this connection or node; this one has %d", oc.res.length)
+					e := overloaded("results under way hold too many bytes on this connection or node; this one has %d", oc.length)
 					e.Delivery = limpet.DeliveryReceived
 					return nil, e
 				}
 				held = int64(size)
 			}
 			result = append(make(limpet.Encoded, 0, size), result...)
-			size = min(oc.res.length, 2*size)
+			size = min(oc.length, 2*size)
 		}
 		n, err := oc.in.Read(result[len(result):cap(result)])
 		result = result[:len(result)+n]
@@ -640,14 +643,23 @@ func (o *outgoing) outcomeLocked(oc *outCall, f frame) (err error) {
 		oc.resp, err = readResponse(f.payload)
 		return err
 	}
-	if oc.res, err = readResult(f.payload); err != nil {
+	h, err := readResult(f.payload)
+	if err != nil {
 		return err
 	}
-	if !oc.res.has && !f.ends() && oc.head.Kind != KindStream {
+	oc.has, oc.length = h.has, h.length
+	if !oc.has && !f.ends() && oc.head.Kind != KindStream {
 		return violation("%v of call %d without a value does not end it", f.typ, f.call)
 	}
-	oc.caps, err = o.d.caps.importLocked(oc.res.caps)
-	if err != nil && !errors.Is(err, errProtocol) {
+	if len(h.caps) == 0 {
+		return nil
+	}
+	caps, err := o.d.caps.importLocked(h.caps)
+	if err == nil {
+		oc.caps = &limpet.Parcel{Caps: caps}
+		return nil
+	}
+	if !errors.Is(err, errProtocol) {
 		e := limpet.Errorf(limpet.CodeOverloaded, "the result was dropped: %w", err)
 		e.Overloaded, e.Delivery = true, limpet.DeliveryReceived
 		if !f.ends() {

@@ -66,13 +66,21 @@ func (oc *outCall) failed() error {
 	return e
 }
 
+// promise is nil for a call that is not pipelinable.
+func (oc *outCall) promise() *outPromise {
+	if oc.head.Ext == nil {
+		return nil
+	}
+	return oc.head.Ext.promise
+}
+
 // forgetLocked lets the peer forget the result of a call.
 func (o *outgoing) forgetLocked(oc *outCall) {
-	if oc.promise == nil || oc.promise.forgotten {
+	p := oc.promise()
+	if p == nil || p.forgotten {
 		return
 	}
-	oc.promise.forgotten = true
-	oc.promise.children = nil
+	p.forgotten, p.children = true, nil
 	o.promised--
 	if !oc.dropped && !oc.refused {
 		o.pushLocked(item{head: appendFrame(nil, frameForget, 0, oc.n, nil), call: oc})
@@ -82,24 +90,26 @@ func (o *outgoing) forgetLocked(oc *outCall) {
 // adoptLocked makes a call one on the promised result of another; the error is
 // that one's failure.
 func (o *outgoing) adoptLocked(child, parent *outCall) error {
+	p := parent.promise()
 	switch {
 	case parent.settled && parent.err != nil:
 		return parent.failed()
-	case parent.promise.forgotten:
+	case p.forgotten:
 		return limpet.DisposedError()
 	case parent.settled:
 		return nil
 	}
-	parent.promise.children = append(slices.DeleteFunc(parent.promise.children, func(c *outCall) bool { return c.settled }), child)
+	p.children = append(slices.DeleteFunc(p.children, func(c *outCall) bool { return c.settled }), child)
 	return nil
 }
 
 // brokenLocked fails the calls on the promised result of one that failed.
 func (o *outgoing) brokenLocked(oc *outCall) {
-	if oc.promise == nil {
+	p := oc.promise()
+	if p == nil {
 		return
 	}
-	children := oc.promise.children
+	children := p.children
 	o.forgetLocked(oc)
 	for _, c := range children {
 		if c.settled {
