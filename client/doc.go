@@ -19,6 +19,15 @@
 // The addresses are of one node. One that turns out to lead to another node, with
 // other data, is refused, with an error that names both.
 //
-// Not supported in this version: stubs, functions and streams as arguments and
-// results, pipelining (Stub.Start), WebSocket upgrades.
+// Stubs, functions and byte streams may be arguments and results, and calls may be
+// made on a result that is not there yet (Stub.Start): they go out behind the call
+// that brings it, without a round trip. What the program passes on is called back
+// over the same connection, on goroutines of the client; Close waits for them, so
+// that a function which the node calls must not call Close. What a node has given
+// lives as long as the connection it came by: when that is lost, stubs fail with
+// CodeDisconnected and are never retried (SPEC E58), and what the program gave is
+// disposed of. A connection carries at most 10,000 of them each way that were not
+// closed; a call that needs more fails with CodeOverloaded.
+//
+// Not supported in this version: WebSocket upgrades.
 package client

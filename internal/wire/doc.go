@@ -26,8 +26,32 @@
 //
 // Calls are independent of each other: each has its own windows (flow.go), and
 // what a peer makes the other side hold is bounded whatever it sends. CANCEL ends
-// a call whose caller has gone. There are no capabilities in version 1: stubs,
-// functions and streams as values are refused by internal/value, by name.
+// a call whose caller has gone.
+//
+// # Capabilities
+//
+// Stubs, functions and byte streams travel as descriptors beside a value
+// (descriptor.go). Whoever sends one keeps it in the table of exports until the
+// other side gives it back; the other side calls it as it calls an object, reads
+// it as it reads a body, and never again (capability.go):
+//
+//	caller                                            node
+//	   │ CALL 1 with export 1 ───────────────────────▶ │
+//	   │ ◀────────────────────── CALL 2 of your 1 ──── │  the argument is called
+//	   │ RESULT 2 ───────────────────────────────────▶ │
+//	   │ ◀──────────── RESULT 1 with export 1, a stream│
+//	   │ ◀──────────────────────────────── RELEASE 1 ─ │  the argument, SPEC B39
+//	   │ CALL 3, read your 1 ────────────────────────▶ │
+//	   │ ◀───────────────────── RESULT 3, DATA 3 … END │
+//	   │ RELEASE 1 ──────────────────────────────────▶ │
+//
+// RELEASE goes behind everything that was sent before and may name it; when the
+// connection ends everything is released. An id is never given twice. One that
+// was never given ends the connection; one that was given back is answered with
+// CodeDisposed, since the two may have crossed. Both tables are bounded, for a
+// connection and for all of a node.
+//
+// A call can be made on the result of one that is under way (promise.go).
 //
 // # What is known when a call fails
 //

@@ -52,10 +52,10 @@ type outCall struct {
 
 	// Under link.mu.
 	sent, dropped bool
-	refused       bool        // the peer said that it failed
-	settled       bool        // done is closed
-	ended         bool        // over is closed
-	has           bool        // a value follows; fixed when done is closed
+	refused       bool // the peer said that it failed
+	settled       bool // done is closed
+	ended         bool // over is closed
+	has           bool // a value follows; fixed when done is closed
 	// The outcome, fixed when done is closed.
 	err    error
 	length int            // of the value
