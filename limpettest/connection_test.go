@@ -78,7 +78,9 @@ func TestCutConnection(t *testing.T) {
 				s.net.Inject(limpettest.CutConnection(opts...))
 				begun := time.Now()
 				_, err = limpet.Call1(t.Context(), s.shop, (*shop).Sell, "k")
-				failure(t, err, limpet.CodeDisconnected, limpet.DeliveryUncertain)
+				if e := failure(t, err, limpet.CodeDisconnected, limpet.DeliveryUncertain); e.Attempts != 1 {
+					t.Errorf("%+v", e)
+				}
 				all.Wait()
 				for _, err := range append(errs, <-delayed) {
 					// SPEC C21

@@ -571,7 +571,7 @@ func TestRefusals(t *testing.T) {
 		"Times is given twice":                                 func() { s.net.Inject(limpettest.Refuse(limpettest.Times(1), limpettest.Times(2))) },
 		"Attempt(12): a call makes attempts 1 to 11":           func() { s.net.Inject(limpettest.Refuse(limpettest.Attempt(12))) },
 		"Probability(0): must be above 0 and at most 1":        func() { s.net.Inject(limpettest.Refuse(limpettest.Probability(0))) },
-		"OnReply is for Delay, Freeze and CutConnection":                      func() { s.net.Inject(limpettest.DropReply(limpettest.OnReply())) },
+		"OnReply is for Delay, Freeze and CutConnection":       func() { s.net.Inject(limpettest.DropReply(limpettest.OnReply())) },
 		"CutAfter(-1): must be 0 or more":                      func() { s.net.Inject(limpettest.CutAfter(-1)) },
 		"Freeze(0s): must be above 0":                          func() { s.net.Inject(limpettest.Freeze(0)) },
 		"Delay(-1ns): must be above 0":                         func() { s.net.Inject(limpettest.Delay(-1)) },
