@@ -284,7 +284,7 @@ func (kv *KV) DeleteMany(keys []string, opts ...PutOption) (int, error) {
 	return kv.in.Delete(keys, o.unconfirmed)
 }
 
-// DeleteAll removes everything. It is refused inside Transaction (SPEC H25).
+// DeleteAll removes everything, what SQL has made too. It is refused inside Transaction (SPEC H25).
 func (kv *KV) DeleteAll() error { return kv.in.DeleteAll() }
 
 // ListOptions bounds a List. The zero value lists everything in key order.

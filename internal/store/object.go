@@ -390,7 +390,10 @@ func (o *Object) Transaction(fn func() error) (err error) {
 // depth that EndTransaction is to be told.
 func (o *Object) BeginTransaction() (depth int, err error) {
 	if o.depth >= maxDepth {
-		return 0, fmt.Errorf("transactions nest deeper than %d", maxDepth)
+		return 0, &countError{
+			what: "transactions within each other", limit: maxDepth, remedy: "end the inner ones first",
+			err: fmt.Errorf("transactions nest deeper than %d", maxDepth),
+		}
 	}
 	if err := o.begin(); err != nil {
 		return 0, err

@@ -58,7 +58,7 @@ type session struct {
 
 	// Of the statement that runs.
 	watch   func() bool     // Object.watch
-	ctx     context.Context // nil: does not end it
+	ctx     context.Context // Background: does not end it
 	since   time.Time       // when watch was last asked in this step
 	spent   *time.Duration  // what its steps took so far
 	stopped error           // why it was interrupted
@@ -136,7 +136,7 @@ const maxLength = 1_000_000_000
 // watch says whether the statement that runs is to be interrupted.
 func (o *Object) watch() bool {
 	q := o.sql
-	if q.ctx != nil && q.ctx.Err() != nil {
+	if q.ctx.Err() != nil {
 		q.stopped = context.Cause(q.ctx)
 		return true
 	}
@@ -297,7 +297,7 @@ func (o *Object) Query(ctx context.Context, query string, args []limpet.SQLArg) 
 		return nil, false, &countError{what: "cursors that are open at once", limit: maxCursors, remedy: "read them to their ends or close them", err: errors.New("too many open cursors")}
 	}
 	c := &Cursor{o: o}
-	o.enterSQL(nil, &c.spent)
+	o.enterSQL(context.Background(), &c.spent)
 	defer o.leaveSQL()
 	p, rest, err := o.take(query)
 	if err != nil {
@@ -377,7 +377,7 @@ func (c *Cursor) start(ctx context.Context, p *prepared, args []limpet.SQLArg) (
 		}
 		return err
 	}
-	o.sql.ctx = nil
+	o.sql.ctx = context.Background()
 	if err := o.begin(); err != nil {
 		return err
 	}
