@@ -266,7 +266,7 @@ func (w *deskWorld) empty(t *testing.T) {
 
 func eventually(t *testing.T, what string, f func() bool) {
 	t.Helper()
-	for limit := time.Now().Add(10 * time.Second); !f(); time.Sleep(time.Millisecond) {
+	for limit := time.Now().Add(time.Minute); !f(); time.Sleep(time.Millisecond) {
 		if time.Now().After(limit) {
 			t.Fatalf("never: %s", what)
 		}
@@ -742,7 +742,8 @@ func TestUnreleased(t *testing.T) {
 	} else {
 		m[0].Close()
 	}
-	eventually(t, "all Disposes", func() bool { return w.all.disposed.Load() == 10_001 || w.all.disposed.Load() == 10_002 })
+	// Those of the result that was dropped too.
+	eventually(t, "all Disposes", func() bool { return w.all.disposed.Load() == 10_002 })
 }
 
 // TestDrainWithCapabilities drains a node while it waits for a client's function:
