@@ -60,10 +60,17 @@ package limpet
 //	limpet_objects_live                 objects in memory
 //	limpet_queued_bytes                 bytes of queued calls
 //
-// That of connections with other processes:
+// Those of other processes (node.Config.Wire), 0 if the node does not take any:
 //
 //	limpet_wire_capabilities            stubs, functions and streams given and taken
 //	                                    that were not released
+//	limpet_wire_connections             connections
+//	limpet_wire_connections_refused_total  connections closed because there were
+//	                                    too many
+//	limpet_wire_held_bytes              what their calls hold
+//	limpet_wire_held_limit_bytes        the most that they may hold
+//	limpet_wire_calls_refused_total     calls for which there was no room
+//	limpet_wire_results_dropped_total   results for which there was no room
 type Metric struct {
 	Name string
 	// Labels are nil where the list has none.

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/limpet-dev/limpet"
+	"github.com/limpet-dev/limpet/internal/wire"
 )
 
 // Metrics reads the node's counters, which limpet.Metric lists, sorted by name
@@ -29,11 +30,20 @@ func (n *Node) Metrics() []limpet.Metric {
 		limpet.Metric{Name: "limpet_objects_live", Value: float64(s.Live)},
 		limpet.Metric{Name: "limpet_queued_bytes", Value: float64(s.QueuedBytes)},
 	)
-	held := int64(0)
+	var w wire.Stats // zero without a listener
+	var capabilities int64
 	if n.wire != nil {
-		held = n.wire.server.Capabilities()
+		w, capabilities = n.wire.server.Stats(), n.wire.server.Capabilities()
 	}
-	out = append(out, limpet.Metric{Name: "limpet_wire_capabilities", Value: float64(held)})
+	out = append(out,
+		limpet.Metric{Name: "limpet_wire_capabilities", Value: float64(capabilities)},
+		limpet.Metric{Name: "limpet_wire_connections", Value: float64(w.Conns)},
+		limpet.Metric{Name: "limpet_wire_connections_refused_total", Value: float64(w.ConnsRefused)},
+		limpet.Metric{Name: "limpet_wire_held_bytes", Value: float64(w.HeldBytes)},
+		limpet.Metric{Name: "limpet_wire_held_limit_bytes", Value: float64(w.HeldLimit)},
+		limpet.Metric{Name: "limpet_wire_calls_refused_total", Value: float64(w.CallsRefused)},
+		limpet.Metric{Name: "limpet_wire_results_dropped_total", Value: float64(w.ResultsDropped)},
+	)
 	slices.SortFunc(out, func(a, b limpet.Metric) int {
 		return cmp.Or(cmp.Compare(a.Name, b.Name), slices.Compare(flat(a.Labels), flat(b.Labels)))
 	})

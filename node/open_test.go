@@ -66,6 +66,14 @@ func TestOpenRefuses(t *testing.T) {
 			node.Config{Classes: []*limpet.Class{plainClass("A")}, Wire: node.Wire{Addr: "localhost"}},
 			[]string{`Config.Wire.Addr: address "localhost" is not host:port`},
 		},
+		"limits of other processes": {
+			node.Config{Classes: []*limpet.Class{plainClass("A")}, Wire: node.Wire{Addr: ":0", MaxConns: -1}},
+			[]string{"Config.Wire.MaxConns is -1: must not be negative"},
+		},
+		"memory of other processes": {
+			node.Config{Classes: []*limpet.Class{plainClass("A")}, Wire: node.Wire{Addr: ":0", MaxMemory: 1 << 20}},
+			[]string{"Config.Wire.MaxMemory is 1048576: must be 0 or at least 125829120"},
+		},
 		"a bad binding": {
 			node.Config{Classes: []*limpet.Class{plainClass("A")}, Namespaces: map[string]node.Namespace{"a/b": {Class: "A"}}},
 			[]string{`namespace "a/b"`},

@@ -28,6 +28,17 @@ type Wire struct {
 	// Plaintext allows another address without certificates: whoever reaches it
 	// can call every object.
 	Plaintext bool
+	// MaxConns is the number of connections at one time; 0 means 1000. When there
+	// are more, those that have not said who they are are closed first.
+	MaxConns int
+	// MaxMemory is about the bytes that calls of other processes may hold at one
+	// time: arguments (twice: as they came and as methods get them), results that
+	// wait for their reader, bodies that wait for their handler, and some 10 KiB
+	// (64 KiB for a fetch) for each call under way. Calls beyond are refused,
+	// not delivered, as Overloaded. Each connection has some 112 KiB of its own
+	// besides, so that nobody keeps others from small calls. 0 means 120 MiB, which
+	// is also the least.
+	MaxMemory int64
 }
 
 func (w Wire) validate() error {
@@ -40,6 +51,10 @@ func (w Wire) validate() error {
 	switch {
 	case w.Addr == "" && (some || w.Plaintext):
 		return errors.New("Config.Wire: certificates or Plaintext without Addr")
+	case w.MaxConns < 0:
+		return fmt.Errorf("Config.Wire.MaxConns is %d: must not be negative", w.MaxConns)
+	case w.MaxMemory != 0 && w.MaxMemory < wire.DefaultMaxMemory:
+		return fmt.Errorf("Config.Wire.MaxMemory is %d: must be 0 or at least %d, so that the largest call has room", w.MaxMemory, wire.DefaultMaxMemory)
 	case some && (w.CertFile == "" || w.KeyFile == "" || w.CAFile == ""):
 		return errors.New("Config.Wire: CertFile, KeyFile and CAFile belong together")
 	}
@@ -79,7 +94,7 @@ func (n *Node) openWire() (*wireDoor, error) {
 		c.spaces[name] = space
 	}
 	server, err := wire.NewServer(wire.ServerConfig{
-		Callee: c, Clock: n.cfg.Clock, Logger: n.cfg.Logger, TLS: security, Plaintext: w.Plaintext,
+		Callee: c, Clock: n.cfg.Clock, Logger: n.cfg.Logger, TLS: security, Plaintext: w.Plaintext, MaxConns: w.MaxConns, MaxMemory: w.MaxMemory,
 		Hello: wire.NewHello(n.store.NodeID(), n.store.HistoryID(), n.store.BootID(), "limpet node"),
 	})
 	if err != nil {

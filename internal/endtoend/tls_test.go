@@ -130,6 +130,20 @@ func TestTLS(t *testing.T) {
 	pool := x509.NewCertPool()
 	pool.AddCert(ca.cert)
 	refused("no certificate", w.addr, "certificate required", client.TLS(&tls.Config{RootCAs: pool}))
+	// TLS 1.2 by hand: the client's configuration can't ask for it.
+	cert, key := ca.sign("me5", "127.0.0.1", later)
+	pair, err := tls.LoadX509KeyPair(cert, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	//nolint:gosec // that is what must be refused
+	if conn, err := tls.Dial("tcp", w.addr, &tls.Config{RootCAs: pool, Certificates: []tls.Certificate{pair}, MaxVersion: tls.VersionTLS12, NextProtos: []string{"limpet"}}); err == nil {
+		t.Error("TLS 1.2 is spoken")
+		_ = conn.Close()
+	} else {
+		wantIn(t, "TLS 1.2", err.Error(), "protocol version not supported")
+	}
+	w.log.wait(t, "client offered only unsupported versions")
 	refused("no TLS", w.addr, "connect to "+w.addr)
 	refused("a node of another CA", serve(foreign, "127.0.0.1").addr, "unknown authority", good("me2", ca, later))
 	refused("a node of another name", serve(ca, "127.0.0.2").addr, "127.0.0.2", good("me3", ca, later))

@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 	if dir := os.Getenv("LIMPET_ENDTOEND_NODE"); dir != "" {
 		os.Exit(node.Main([]string{
 			"--dir", dir, "--listen", "127.0.0.1:0", "--wire", os.Getenv("LIMPET_ENDTOEND_ADDR"),
-		}, node.Config{Classes: []*limpet.Class{shopClass(&gates{}), gatedClass, deskClass(newDesks())}}, nil))
+		}, node.Config{Classes: []*limpet.Class{shopClass(&gates{}), gatedClass, deskClass(newDesks()), sinkClass}}, nil))
 	}
 	goleak.VerifyTestMain(m)
 }

@@ -29,6 +29,9 @@ import (
 const (
 	writeBuffer = 32 << 10
 	pipeBytes   = 1 << 20
+	// allPipes is what the pipes of all responses of the node hold; beyond it each
+	// has one chunk.
+	allPipes = 16 << 20
 )
 
 // chunk is a piece of a body that leaves when pos is durable.
@@ -394,9 +397,9 @@ func (w *responseWriter) push(c chunk) error {
 			err := w.writableLocked(0)
 			w.mu.Unlock()
 			return err
-		case w.piped < pipeBytes:
+		case w.piped < pipeBytes && (w.piped == 0 || w.ev.inc.host.piped.Load() < allPipes):
 			w.chunks = append(w.chunks, c)
-			w.piped += len(c.data)
+			w.pipedLocked(len(c.data))
 			w.mu.Unlock()
 			signal(w.avail)
 			if stall != nil {
@@ -416,7 +419,7 @@ func (w *responseWriter) push(c chunk) error {
 			return w.ev.Err()
 		case <-stall.C():
 			return w.ev.inc.newError(limpet.CodeOverloaded, limpet.DeliveryReceived,
-				"the response's reader took nothing for %v while %d bytes waited for it", h.limits.Stall, pipeBytes)
+				"the response's reader took nothing for %v while as many bytes waited for it as may", h.limits.Stall)
 		}
 	}
 }
@@ -489,7 +492,7 @@ func (w *responseWriter) concluded(failure *limpet.Error, pos Pos) {
 	}
 	if len(w.buf) > 0 && !w.closed {
 		w.chunks = append(w.chunks, chunk{w.buf, pos})
-		w.piped += len(w.buf)
+		w.pipedLocked(len(w.buf))
 		w.buf = nil
 	}
 	w.final, w.finalErr, w.finalPos = true, io.EOF, pos
@@ -524,8 +527,17 @@ func (w *responseWriter) abandon(cause error) {
 
 func (w *responseWriter) closeLocked() {
 	w.closed = true
-	w.chunks, w.buf, w.piped = nil, nil, 0
+	w.chunks, w.buf = nil, nil
+	w.pipedLocked(-w.piped)
 	signal(w.space)
+}
+
+// pipedLocked counts n bytes more or less in the pipe.
+func (w *responseWriter) pipedLocked(n int) {
+	if n != 0 { // else there may be no incarnation yet
+		w.piped += n
+		w.ev.inc.host.piped.Add(int64(n))
+	}
 }
 
 // responseBody is the reader's end. It is used by one goroutine at a time, but
@@ -557,7 +569,7 @@ func (b *responseBody) Read(p []byte) (int, error) {
 				return 0, b.broken(waitError(ctx, inc.id, err, limpet.DeliveryReceived))
 			}
 			w.mu.Lock()
-			w.piped = max(0, w.piped-len(c.data))
+			w.pipedLocked(-min(w.piped, len(c.data)))
 			w.mu.Unlock()
 			signal(w.space)
 			b.cur = c.data
@@ -606,7 +618,8 @@ func (b *responseBody) broken(err *limpet.Error) error {
 		b.w.mu.Unlock()
 		return err
 	}
-	b.w.chunks, b.w.piped = nil, 0
+	b.w.chunks = nil
+	b.w.pipedLocked(-b.w.piped)
 	b.w.final, b.w.finalErr, b.w.finalPos = true, err, Pos{}
 	b.w.mu.Unlock()
 	signal(b.w.space)

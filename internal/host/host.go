@@ -159,6 +159,7 @@ type Host struct {
 	draining atomic.Bool
 	epochs   atomic.Uint64
 	queued   atomic.Int64 // bytes in all inboxes
+	piped    atomic.Int64 // bytes in the pipes of all responses
 	count    atomic.Int64 // incarnations in the shards
 
 	coarse   atomic.Int64 // now, as of the last sweep

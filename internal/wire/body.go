@@ -247,8 +247,12 @@ func (l *link) block(o *outBody, t frameType, flags uint8, block []byte) error {
 	return nil
 }
 
-// pumpBytes is how much of a body is read at a time.
-const pumpBytes = 32 << 10
+// fewBytes and pumpBytes are how much of a body is read at a time, at first and
+// if there is more each time.
+const (
+	fewBytes  = 4 << 10
+	pumpBytes = 32 << 10
+)
 
 // errSource wraps what reading a body to be sent failed with.
 type errSource struct{ err error }
@@ -259,12 +263,18 @@ func (e errSource) Unwrap() error { return e.err }
 // pump sends all of r, piece by piece as it comes, and then end: the trailers or
 // the end of the body. A failure of r is an errSource; nothing was sent of it.
 func (l *link) pump(o *outBody, r io.Reader, trailer func() http.Header) error {
-	buf := make([]byte, pumpBytes)
+	size := fewBytes
 	for empty := 0; ; {
+		buf := make([]byte, size)
 		n, err := r.Read(buf)
+		if n == size {
+			size = min(2*size, pumpBytes)
+		} else if n < size/4 {
+			size = max(size/2, fewBytes)
+		}
 		if n > 0 {
 			empty = 0
-			if serr := l.send(o, append([]byte(nil), buf[:n]...), false); serr != nil {
+			if serr := l.send(o, buf[:n], false); serr != nil {
 				return serr
 			}
 		} else if empty++; err == nil && empty > 100 {

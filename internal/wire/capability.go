@@ -79,7 +79,7 @@ func (p *capabilities) exportLocked(caps []limpet.Capability) (all []descriptor,
 	if n := len(p.exports) + fresh; n > maxExports {
 		return nil, nil, overloaded("%d stubs, functions and streams can't be sent: the other side of the connection has %d that it did not release; the limit is %d (close stubs that are not needed any more)", fresh, len(p.exports), maxExports)
 	}
-	if !p.total.take(int64(fresh)) {
+	if !p.total.take(0, int64(fresh)) {
 		return nil, nil, overloaded("%d stubs, functions and streams can't be sent: all connections together have %d of them that were not released (close stubs that are not needed any more)", fresh, p.total.limit)
 	}
 	all = make([]descriptor, len(caps))
@@ -121,7 +121,7 @@ func (p *capabilities) unexportLocked(all []descriptor) {
 // takeBackLocked undoes an export; the handle is the caller's.
 func (p *capabilities) takeBackLocked(d descriptor) {
 	delete(p.exports, d.id)
-	p.total.give(1)
+	p.total.give(1, 1)
 	p.countLocked(d.kind, -1)
 }
 
@@ -158,7 +158,7 @@ func (p *capabilities) importLocked(all []descriptor) ([]limpet.Capability, erro
 			fresh++
 		}
 	}
-	if !p.total.take(int64(fresh)) {
+	if !p.total.take(0, int64(fresh)) {
 		p.refuseLocked(all)
 		return nil, overloaded("%d stubs, functions and streams can't be taken: all connections together have %d of them that were not released", fresh, p.total.limit)
 	}
@@ -256,7 +256,8 @@ func (p *capabilities) gone() {
 	for _, c := range p.exports {
 		free = append(free, c)
 	}
-	p.total.give(int64(len(free) + len(p.imports)))
+	n := int64(len(free) + len(p.imports))
+	p.total.give(n, n)
 	clear(p.exports)
 	clear(p.imports)
 	p.streams = 0
@@ -276,7 +277,7 @@ func (c *importCore) Disposed() {
 	read := c.stream
 	if _, ok := p.imports[c.id]; ok { // else the connection has ended
 		delete(p.imports, c.id)
-		p.total.give(1)
+		p.total.give(1, 1)
 		p.countLocked(c.kind, -1)
 		p.pushReleaseLocked(c.id)
 		p.d.restLocked()

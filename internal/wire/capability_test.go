@@ -97,8 +97,8 @@ func empty(t *testing.T, both ...*duplex) {
 		if n, m, k, p := len(d.caps.exports), len(d.caps.imports), d.caps.streams, len(d.in.promised)+d.out.promised; n+m+k+p > 0 {
 			t.Errorf("the side that dials=%v has %d exports, %d imports, %d streams and %d promised results left", d.dialer, n, m, k, p)
 		}
-		if d.caps.total.used != 0 || d.in.budget.used != 0 {
-			t.Errorf("%d capabilities and %d bytes are still counted", d.caps.total.used, d.in.budget.used)
+		if d.caps.total.used != 0 || d.shares.calls.used != 0 {
+			t.Errorf("%d capabilities and %d bytes are still counted", d.caps.total.used, d.shares.calls.used)
 		}
 		d.mu.Unlock()
 	}

@@ -32,14 +32,13 @@ type duplex struct {
 }
 
 // init makes both halves of a new link. Calls of the peer go to callee; base is
-// the context of all of them, w runs them. held counts the bytes that calls hold,
-// total the capabilities.
-func (d *duplex) init(l *link, dialer bool, callee Callee, base context.Context, held, total *budget, w *workers) {
+// the context of all of them, w runs them. total counts the capabilities.
+func (d *duplex) init(l *link, dialer bool, callee Callee, base context.Context, total *budget, w *workers) {
 	d.link, d.dialer = l, dialer
 	d.out = outgoing{link: l, d: d, calls: map[uint64]*outCall{}, next: 2}
 	d.in = incoming{
 		link: l, d: d, calls: map[uint64]*inCall{}, promised: map[uint64]*promised{},
-		callee: callee, base: base, budget: held, most: maxCalls, workers: w,
+		callee: callee, base: base, most: maxCalls, workers: w,
 	}
 	d.caps = capabilities{
 		link: l, d: d, total: total, exports: map[uint64]limpet.Capability{}, imports: map[uint64]limpet.CapabilityKind{},
@@ -47,7 +46,7 @@ func (d *duplex) init(l *link, dialer bool, callee Callee, base context.Context,
 	if dialer {
 		d.out.next, d.in.most = 1, maxBackCalls
 	} else {
-		d.out.budget = held
+		d.out.budget = &l.shares.results
 	}
 }
 
@@ -98,6 +97,8 @@ func (d *duplex) gone(why error) {
 }
 
 func (d *duplex) tick(now time.Duration) { d.in.tick(now) }
+
+func (d *duplex) several() bool { return len(d.out.calls)+len(d.in.calls) > 1 }
 
 // noObjects is the Callee of a process that has none.
 type noObjects struct{}

@@ -73,14 +73,12 @@ func TestCallsBothWays(t *testing.T) {
 		}
 		_, err = plainCall(t.Context(), &s.duplex, method("m"), limpet.Encoded{5})
 		wantDelivery(t, "a callback that fails", err, "Own", limpet.DeliveryReceived)
-		if s.pool.free != newPool().free || w.conn(t).pool.free != newPool().free {
+		if s.pool.free != newPool(&newShares(DefaultMaxMemory).lent).free || w.conn(t).pool.free != newPool(&newShares(DefaultMaxMemory).lent).free {
 			t.Error("windows were not given back")
 		}
 		s.Close()
 		w.close(t)
-		if w.server.args.used != 0 {
-			t.Errorf("%d bytes are still counted", w.server.args.used)
-		}
+		w.nothingHeld(t)
 	})
 }
 
@@ -385,23 +383,19 @@ func TestResultsOfDialersAreBounded(t *testing.T) {
 			p.write(appendFrame(nil, frameData, 0, 2+2*i, make([]byte, initialWindow)))
 		}
 		synctest.Wait()
-		w.server.args.mu.Lock()
-		if used := w.server.args.used; used > w.server.args.limit/2 || used < 30<<20 {
+		if used := w.server.shares.results.inUse(); used > maxOfResults || used < 30<<20 {
 			t.Errorf("%d bytes are held", used)
 		}
-		w.server.args.mu.Unlock()
 		cancel()
 		for range calls {
 			<-ended
 		}
-		if over.Load() != calls-40 || waits.Load() != 40 {
+		if over.Load() != calls-32 || waits.Load() != 32 {
 			t.Errorf("%d were refused and %d waited", over.Load(), waits.Load())
-		}
-		if w.server.args.used != 0 {
-			t.Errorf("%d bytes are still counted", w.server.args.used)
 		}
 		_ = p.conn.Close()
 		w.close(t)
+		w.nothingHeld(t)
 	})
 }
 

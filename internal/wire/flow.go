@@ -8,7 +8,8 @@ package wire
 // maxWindow, out of a pool that all calls of the connection share:
 //
 //	connection 16 MiB = (maxCalls + maxBackCalls) x initialWindow   set aside
-//	                  + pool                                        lent to bodies that move
+//	                  + pool                                        lent to bodies that move,
+//	                                                                and bounded for all connections
 //
 //	one body's share: granted (the peer may send) + held (here, unread) + owed
 //	                  (read, not granted again yet)
@@ -31,9 +32,25 @@ const (
 )
 
 // pool is what a connection can lend beyond the initial windows.
-type pool struct{ free int64 }
+type pool struct {
+	free int64
+	lent *budget // of all connections
+}
 
-func newPool() *pool { return &pool{free: connWindow - (maxCalls+maxBackCalls)*initialWindow} }
+func newPool(lent *budget) *pool {
+	return &pool{free: connWindow - (maxCalls+maxBackCalls)*initialWindow, lent: lent}
+}
+
+func (p *pool) take(n int64) int64 {
+	n = p.lent.some(max(min(n, p.free), 0))
+	p.free -= n
+	return n
+}
+
+func (p *pool) give(n int64) {
+	p.free += n
+	p.lent.give(n, n)
+}
 
 // inflow is the receiving side of one body. Its share is granted + held + owed.
 type inflow struct {
@@ -90,8 +107,7 @@ func (f *inflow) grant() int64 {
 }
 
 func (f *inflow) grow(n int64) {
-	n = min(n, maxWindow-f.share, f.pool.free)
-	f.pool.free -= n
+	n = f.pool.take(min(n, maxWindow-f.share))
 	f.share += n
 	f.owed += n
 }
@@ -99,7 +115,7 @@ func (f *inflow) grow(n int64) {
 // close gives the share back. Nothing of the body is kept any more; what still
 // arrives is thrown away.
 func (f *inflow) close() {
-	f.pool.free += f.share - f.own
+	f.pool.give(f.share - f.own)
 	*f = inflow{pool: f.pool, own: f.own, share: f.own}
 }
 

@@ -12,7 +12,7 @@ import (
 // balance, and that every new body keeps its initial window.
 func TestFlow(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		p := newPool()
+		p := newPool(&newShares(DefaultMaxMemory).lent)
 		full := p.free
 		type body struct {
 			in  inflow
@@ -68,7 +68,7 @@ func TestFlow(t *testing.T) {
 		}
 	})
 	// A stalled reader's neighbours: the pool is empty, and they still move.
-	p := newPool()
+	p := newPool(&newShares(DefaultMaxMemory).lent)
 	for p.free > 0 {
 		f := newInflow(p, initialWindow)
 		f.expect(maxWindow)

@@ -164,12 +164,16 @@ func appendBlock(b []byte, t frameType, flags uint8, call uint64, block []byte) 
 // and one block, whatever the peer sends.
 type frameReader struct {
 	r     *bufio.Reader
-	buf   []byte
+	took  int    // bytes of r's buffer that the last frame's payload is
+	buf   []byte // for payloads that are longer than that buffer; nil until there is one
 	block []byte
 }
 
+// readBuffer is what a connection keeps to read into.
+const readBuffer = 16 << 10
+
 func newFrameReader(r io.Reader) *frameReader {
-	return &frameReader{r: bufio.NewReaderSize(r, MaxFrame)}
+	return &frameReader{r: bufio.NewReaderSize(r, readBuffer)}
 }
 
 // next reads a frame or block. The error is io.EOF only between frames.
@@ -212,6 +216,8 @@ func (fr *frameReader) next() (frame, error) {
 }
 
 func (fr *frameReader) one() (frame, error) {
+	_, _ = fr.r.Discard(fr.took) // it was peeked
+	fr.took = 0
 	head, err := fr.r.Peek(headerBytes)
 	if err != nil {
 		if len(head) > 0 && errors.Is(err, io.EOF) {
@@ -224,11 +230,18 @@ func (fr *frameReader) one() (frame, error) {
 		return frame{}, err
 	}
 	_, _ = fr.r.Discard(headerBytes) // it was peeked
-	if fr.buf == nil {
-		fr.buf = make([]byte, maxPayload)
+	if n <= readBuffer {
+		fr.buf = nil
+		f.payload, err = fr.r.Peek(n)
+		fr.took = len(f.payload)
+	} else {
+		if fr.buf == nil {
+			fr.buf = make([]byte, maxPayload)
+		}
+		f.payload = fr.buf[:n]
+		_, err = io.ReadFull(fr.r, f.payload)
 	}
-	f.payload = fr.buf[:n]
-	if _, err := io.ReadFull(fr.r, f.payload); err != nil {
+	if err != nil {
 		if errors.Is(err, io.EOF) {
 			err = io.ErrUnexpectedEOF
 		}

@@ -22,7 +22,6 @@ type incoming struct {
 	d      *duplex
 	callee Callee
 	base   context.Context // of all calls, which end when it has ended and gone was called
-	budget *budget         // bytes that calls hold; other connections may share it
 	most   int             // calls at one time
 
 	workers *workers // run the calls; other connections may share them
@@ -32,7 +31,7 @@ type incoming struct {
 	promised map[uint64]*promised
 	last     uint64 // highest number taken
 	drained  bool   // GOAWAY was sent: no new calls of objects are taken
-	args     int64  // bytes of arguments held
+	held     int64  // of shares.calls
 	results  int64  // bytes of results that wait
 	running  int    // goroutines of calls, also of those that are over
 }
@@ -49,7 +48,8 @@ type inCall struct {
 	limit limpet.Timer // the caller's deadline; nil if it has none
 	// Under link.mu.
 	args    limpet.Encoded // of a method
-	held    int64          // what args and a long head have taken of the budgets
+	held    int64          // of shares.calls: cost and what args have taken
+	cost    int64          // until the goroutine has ended
 	moved   time.Duration  // when a piece of args came last
 	running bool
 	over    bool // out of c.calls
@@ -177,8 +177,16 @@ func (c *incoming) begin(f frame) error {
 			return err
 		}
 	}
-	if n := int64(len(f.payload)); n > smallHead && !ic.holdLocked(2*n) {
-		return ic.refuseLocked(overloaded("calls under way hold too many bytes of names and headers on this connection or node"))
+	ic.cost = callCost
+	if head.Kind.hasResponse() {
+		ic.cost = fetchCost
+	}
+	if n := int64(len(f.payload)); n > smallHead {
+		ic.cost += 2 * n
+	}
+	if !ic.holdLocked(ic.cost) {
+		ic.cost = 0
+		return ic.refuseLocked(c.full())
 	}
 	if head.Kind.hasResponse() {
 		ic.body = newInBody(c.link, ic.n)
@@ -218,16 +226,23 @@ func (ic *inCall) holdLocked(n int64) bool {
 }
 
 func (c *incoming) holdLocked(n int64) bool {
-	if c.args+n > c.budget.limit/2 || !c.budget.take(n) {
+	if c.held+n > maxOfCalls || !c.shares.calls.take(c.held, n) {
 		return false
 	}
-	c.args += n
+	c.held += n
 	return true
 }
 
 func (c *incoming) giveLocked(n int64) {
-	c.args -= n
-	c.budget.give(n)
+	c.shares.calls.give(c.held, n)
+	c.held -= n
+}
+
+// full refuses a call for which there is no room.
+func (c *incoming) full() *limpet.Error {
+	c.shares.refused.Add(1)
+	return overloaded("calls of other processes hold too many bytes: %d on this connection, of at most %d, and %d at this node, of at most %d (Config.Wire.MaxMemory); calls of large arguments are refused first",
+		c.held, int64(maxOfCalls), c.shares.calls.inUse(), c.shares.calls.limit)
 }
 
 // extendLocked finds what a call is made on, and takes its capabilities. It is
@@ -309,7 +324,7 @@ func (ic *inCall) argsLocked(f frame) error {
 			size = min(size, max(need, MaxFrame))
 		}
 		if !ic.holdLocked(size - int64(cap(ic.args))) {
-			return ic.refuseLocked(overloaded("calls under way hold too many bytes of arguments on this connection or node"))
+			return ic.refuseLocked(c.full())
 		}
 		ic.args = append(make(limpet.Encoded, 0, size), ic.args...)
 	}
@@ -319,12 +334,6 @@ func (ic *inCall) argsLocked(f frame) error {
 		return ic.startLocked()
 	}
 	return nil
-}
-
-func overloaded(format string, args ...any) *limpet.Error {
-	e := refused(limpet.CodeOverloaded, format, args...)
-	e.Overloaded = true
-	return e
 }
 
 // refuseLocked ends a call that has not run.
@@ -339,6 +348,9 @@ func (ic *inCall) refuseLocked(e *limpet.Error) error {
 func (ic *inCall) startLocked() error {
 	if ic.c.running >= ic.c.most {
 		return ic.refuseLocked(overloaded("%d calls of this connection run, canceled ones among them", ic.c.most))
+	}
+	if n := int64(len(ic.args)); n > smallHead && !ic.holdLocked(n) { // the method gets them decoded
+		return ic.refuseLocked(ic.c.full())
 	}
 	ic.c.running++
 	ic.running = true
@@ -367,7 +379,7 @@ func (ic *inCall) endLocked(cause error) {
 		ic.body.flow.close()
 	}
 	if !ic.running {
-		ic.releaseLocked()
+		ic.releaseLocked(0)
 		ic.freeLocked()
 	}
 	if ic.ext != nil && ic.ext.promise != nil {
@@ -396,10 +408,10 @@ func broken(cause error) error {
 	return cause
 }
 
-// releaseLocked gives back what the arguments hold.
-func (ic *inCall) releaseLocked() {
-	ic.c.giveLocked(ic.held)
-	ic.args, ic.held = nil, 0
+// releaseLocked gives back what the call holds, but for so many bytes.
+func (ic *inCall) releaseLocked(but int64) {
+	ic.c.giveLocked(ic.held - but)
+	ic.args, ic.held = nil, but
 }
 
 // run is the call's goroutine.
@@ -432,7 +444,7 @@ func (ic *inCall) run() {
 			result, err = ic.target(args)
 		}
 		ic.c.mu.Lock()
-		ic.releaseLocked() // long before a slow reader has the result
+		ic.releaseLocked(ic.cost) // long before a slow reader has the result
 		ic.freeLocked()
 		ic.c.mu.Unlock()
 		if err != nil {
@@ -447,7 +459,7 @@ func (ic *inCall) run() {
 	ic.c.mu.Lock()
 	defer ic.c.mu.Unlock()
 	ic.c.running--
-	ic.releaseLocked()
+	ic.releaseLocked(0)
 	ic.freeLocked()
 	ic.endLocked(nil)
 }
@@ -522,9 +534,7 @@ func (ic *inCall) result(p limpet.Parcel) {
 	c, v := ic.c, p.Bytes
 	if !ic.room(int64(len(v))) {
 		p.Release()
-		e := limpet.Errorf(limpet.CodeOverloaded, "the result of %d bytes was dropped: the caller's connection has more than %d bytes of results that it does not read", len(v), maxResults)
-		e.Overloaded, e.Delivery = true, limpet.DeliveryReceived
-		ic.fail(e)
+		ic.fail(c.unread("result", len(v)))
 		return
 	}
 	defer ic.unroom(int64(len(v)))
@@ -563,7 +573,16 @@ func (ic *inCall) result(p limpet.Parcel) {
 }
 
 // smallResult is what costs less than counting it.
-const smallResult = 64 << 10
+const smallResult = 4 << 10
+
+// unread is the failure of a call whose answer there is no room for.
+func (c *incoming) unread(what string, n int) *limpet.Error {
+	c.shares.dropped.Add(1)
+	e := limpet.Errorf(limpet.CodeOverloaded, "the %s of %d bytes was dropped: too many wait for callers in other processes that do not read them, on this connection (at most %d bytes) or at this node (%d)",
+		what, n, int64(maxOfResults), c.shares.results.limit)
+	e.Overloaded, e.Delivery = true, limpet.DeliveryReceived
+	return e
+}
 
 func (ic *inCall) room(n int64) bool {
 	if n <= smallResult {
@@ -571,7 +590,7 @@ func (ic *inCall) room(n int64) bool {
 	}
 	ic.c.mu.Lock()
 	defer ic.c.mu.Unlock()
-	if ic.c.results+n > maxResults {
+	if ic.c.results+n > maxOfResults || !ic.c.shares.results.take(ic.c.results, n) {
 		return false
 	}
 	ic.c.results += n
@@ -583,6 +602,7 @@ func (ic *inCall) unroom(n int64) {
 		return
 	}
 	ic.c.mu.Lock()
+	ic.c.shares.results.give(ic.c.results, n)
 	ic.c.results -= n
 	ic.c.mu.Unlock()
 }
@@ -643,9 +663,7 @@ func (ic *inCall) fetch() {
 		err = ic.c.block(&ic.out, frameResponse, 0, head)
 		ic.unroom(n)
 	} else {
-		e := limpet.Errorf(limpet.CodeOverloaded, "the response was dropped: the caller's connection has more than %d bytes of results that it does not read", maxResults)
-		e.Overloaded, e.Delivery = true, limpet.DeliveryReceived
-		ic.fail(e)
+		ic.fail(ic.c.unread("response's head", len(head)))
 		return
 	}
 	if err != nil {

@@ -29,12 +29,16 @@ type closeWriter interface{ CloseWrite() error }
 
 const (
 	// batchBytes is about what one Write is given.
-	batchBytes = 128 << 10
+	batchBytes = 64 << 10
 	// maxQueued is what calls may queue for the writer; then they wait.
 	maxQueued = 1 << 20
 	// maxAnswers is what the reader may queue in answer to a peer that does not
-	// read; then the connection ends.
+	// read; then the connection ends. It is fewAnswers when all connections
+	// together have queued what they may (shares).
 	maxAnswers = 8 << 20
+	fewAnswers = 128 << 10
+	// keptBuffer is the most of a buffer that an idle connection keeps.
+	keptBuffer = 8 << 10
 	// finishTimeout is how long a last word may take, other than the answers of an
 	// acceptor that drains.
 	finishTimeout = 2 * time.Second
@@ -43,7 +47,7 @@ const (
 var (
 	errSilent   = fmt.Errorf("nothing was heard from the peer for %v", lostAfter)
 	errStalled  = fmt.Errorf("the peer took nothing for %v", stallAfter)
-	errNotReads = fmt.Errorf("the peer does not read: %d bytes of answers wait for it", maxAnswers)
+	errNotReads = errors.New("the peer does not read: too many answers wait for it")
 	errClosed   = errors.New("the connection was closed")
 )
 
@@ -55,12 +59,13 @@ var (
 //	  │  end.frame          │
 //	reader ◀── Read ◀── peer┘
 type link struct {
-	conn  Conn
-	clock limpet.Clock
-	start time.Time
-	hello Hello // what we said; set by greet
-	end   end
-	fr    *frameReader
+	conn   Conn
+	clock  limpet.Clock
+	shares *shares
+	start  time.Time
+	hello  Hello // what we said; set by greet
+	end    end
+	fr     *frameReader
 
 	// linger: after the last word wait until the peer closes too, or fail is
 	// called. To close while the peer still sends (windows, acks) would make TCP
@@ -97,6 +102,8 @@ type end interface {
 	gone(err error)
 	// tick is called with the lock held, every few seconds.
 	tick(now time.Duration)
+	// several reports, with the lock held, whether several calls are under way.
+	several() bool
 }
 
 // item is what the writer is given: frames of one call, or of none.
@@ -106,11 +113,11 @@ type item struct {
 	call *outCall
 }
 
-func newLink(conn Conn, clock limpet.Clock) *link {
+func newLink(conn Conn, clock limpet.Clock, shared *shares) *link {
 	l := &link{
 		conn: conn, clock: clock, start: clock.Now(), wake: make(chan struct{}, 1), closed: make(chan struct{}),
 		flushed: make(chan struct{}),
-		pool:    newPool(),
+		pool:    newPool(&shared.lent), shares: shared,
 	}
 	l.fr = newFrameReader(timedReader{l})
 	return l
@@ -225,10 +232,14 @@ func (l *link) writes() {
 			return
 		}
 		for {
-			// Let those who are about to queue something do so first: one write for
-			// many frames. Whoever is alone pays next to nothing.
-			runtime.Gosched()
 			l.mu.Lock()
+			if l.end.several() {
+				// Let those who are about to queue something do so first: one write
+				// for many frames.
+				l.mu.Unlock()
+				runtime.Gosched()
+				l.mu.Lock()
+			}
 			buf = l.takeLocked(buf[:0])
 			if len(buf) == 0 {
 				if l.last != nil {
@@ -246,6 +257,9 @@ func (l *link) writes() {
 					return
 				}
 				l.mu.Unlock()
+				if cap(buf) > keptBuffer {
+					buf = nil
+				}
 				break
 			}
 			l.keep.writeBegins(l.now())
@@ -258,7 +272,7 @@ func (l *link) writes() {
 				l.fail(err)
 				return
 			}
-			if cap(buf) > 2*batchBytes {
+			if cap(buf) > 4*batchBytes {
 				buf = nil
 			}
 		}
@@ -289,7 +303,7 @@ func (l *link) takeLocked(b []byte) []byte {
 	for n < len(l.queue) && len(b) < batchBytes {
 		it := &l.queue[n]
 		n++
-		l.queued -= len(it.head) + len(it.tail)
+		l.countLocked(-len(it.head) - len(it.tail))
 		if it.call != nil {
 			if it.call.dropped {
 				continue
@@ -309,7 +323,7 @@ func (l *link) takeLocked(b []byte) []byte {
 		b = appendAcks(b, l.acks[:k])
 		l.acks = slices.Delete(l.acks, 0, k)
 	}
-	if l.room != nil && l.queued < maxQueued {
+	if l.room != nil && l.roomLocked() {
 		close(l.room)
 		l.room = nil
 	}
@@ -322,7 +336,7 @@ func (l *link) pushLocked(it item) {
 		return
 	}
 	l.queue = append(l.queue, it)
-	l.queued += len(it.head) + len(it.tail)
+	l.countLocked(len(it.head) + len(it.tail))
 	l.kick()
 }
 
@@ -337,16 +351,29 @@ func (l *link) pushReleaseLocked(id uint64) {
 		before := len(it.head)
 		it.head = binary.AppendUvarint(it.head, id)
 		binary.BigEndian.PutUint16(it.head[2:], uint16(len(it.head)-headerBytes)) //nolint:gosec // below maxReleases and some
-		l.queued += len(it.head) - before
+		l.countLocked(len(it.head) - before)
 		return
 	}
 	l.pushLocked(item{head: appendFrame(nil, frameRelease, 0, 0, binary.AppendUvarint(nil, id))})
 }
 
+func (l *link) countLocked(n int) {
+	l.queued += n
+	l.shares.queue.Add(int64(n))
+}
+
+// crowded reports whether all connections together have queued what they may.
+func (l *link) crowded() bool { return l.shares.queue.Load() >= l.shares.queueLimit }
+
+// roomLocked reports whether calls may queue more.
+func (l *link) roomLocked() bool {
+	return l.queued < batchBytes || l.queued < maxQueued && !l.crowded()
+}
+
 // answerLocked is pushLocked for what the peer can provoke without reading.
 func (l *link) answerLocked(it item) error {
 	l.pushLocked(it)
-	if l.queued > maxAnswers+maxQueued {
+	if l.queued > maxAnswers+maxQueued || l.queued > fewAnswers+batchBytes && l.crowded() {
 		return errNotReads
 	}
 	return nil
@@ -362,7 +389,7 @@ func (l *link) waitRoom(gone <-chan struct{}) error {
 			l.mu.Unlock()
 			return err
 		}
-		if l.last == nil && l.queued < maxQueued {
+		if l.last == nil && l.roomLocked() {
 			return nil
 		}
 		if l.room == nil {
@@ -454,7 +481,8 @@ func (l *link) failLocked(why error) {
 		l.lastWord.Stop()
 	}
 	clear(l.queue)
-	l.queue, l.queued, l.grants, l.acks, l.first = nil, 0, nil, nil, nil
+	l.countLocked(-l.queued)
+	l.queue, l.grants, l.acks, l.first = nil, nil, nil, nil
 	// Elsewhere, since a TLS connection says goodbye. The reader still runs, so
 	// that wait waits for it.
 	l.wg.Go(func() { _ = l.conn.Close() })

@@ -433,7 +433,7 @@ func (o *outgoing) collect(ctx context.Context, oc *outCall) (limpet.Encoded, er
 func (o *outgoing) hold(n int64) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.held+n > o.budget.limit/2 || !o.budget.take(n) {
+	if o.held+n > maxOfResults || !o.budget.take(o.held, n) {
 		return false
 	}
 	o.held += n
@@ -443,8 +443,8 @@ func (o *outgoing) hold(n int64) bool {
 func (o *outgoing) unhold(n int64) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	o.budget.give(o.held, n)
 	o.held -= n
-	o.budget.give(n)
 }
 
 // received is the failure of a call whose answer could not be read to its end.

@@ -211,8 +211,8 @@ func TestForgetBeforeResult(t *testing.T) {
 		<-secondDone
 		synctest.Wait()
 		// startCall's callers do not look at the handles of the results.
-		if n := len(c.in.promised); n != 0 || c.in.args != 0 {
-			t.Errorf("%d results and %d bytes are kept", n, c.in.args)
+		if n := len(c.in.promised); n != 0 || c.in.held != 0 {
+			t.Errorf("%d results and %d bytes are kept", n, c.in.held)
 		}
 		s.Close()
 		synctest.Wait()
@@ -446,7 +446,7 @@ func TestPromisesAreBounded(t *testing.T) {
 		}
 		var refusedCalls atomic.Int64
 		got = nil
-		for range 4 {
+		for range 6 {
 			h := method("m")
 			h.Ext = &Ext{Pipelinable: true, Begun: func(p *Promise) { got = append(got, p) }}
 			if r, err := s.Call(t.Context(), h, limpet.Parcel{}); err != nil || len(r.Bytes) != len(big) {
@@ -462,7 +462,7 @@ func TestPromisesAreBounded(t *testing.T) {
 			p.Close()
 		}
 		if refusedCalls.Load() != 2 {
-			t.Errorf("%d of 4 were refused", refusedCalls.Load())
+			t.Errorf("%d of 6 were refused", refusedCalls.Load())
 		}
 		synctest.Wait()
 		empty(t, &s.duplex, &c.duplex)

@@ -20,16 +20,10 @@ import (
 const (
 	// DefaultMaxConns is the number of connections at one time.
 	DefaultMaxConns = 1000
-	// DefaultMaxArgs is the bytes of arguments that calls of all connections may
-	// hold; of one connection half of it, which must have room for the largest
-	// call.
-	DefaultMaxArgs = 80 << 20
 	// DefaultMaxCapabilities is the number of stubs, functions and streams, given
 	// and taken, that all connections may have at one time. One connection has at
 	// most 10,000 each way.
 	DefaultMaxCapabilities = 100_000
-	// maxResults is the bytes of results that may wait for one peer.
-	maxResults = 64 << 20
 	// handshakeTimeout bounds TLS and hellos together.
 	handshakeTimeout = 10 * time.Second
 	// argsTimeout is how long arguments may stop in the middle.
@@ -45,11 +39,13 @@ type ServerConfig struct {
 	// from this machine only unless Plaintext is set.
 	TLS       *tls.Config
 	Plaintext bool
-	// MaxConns, MaxArgs and MaxCapabilities are the limits of that name; 0 means
-	// the default.
+	// MaxConns and MaxCapabilities are the limits of that name; 0 means the
+	// default.
 	MaxConns        int
-	MaxArgs         int64
 	MaxCapabilities int64
+	// MaxMemory is about the bytes that calls of all connections may hold; 0 means
+	// DefaultMaxMemory.
+	MaxMemory int64
 	// Logger gets a line for each connection that ends by a fault of the peer;
 	// nil means slog.Default().
 	Logger *slog.Logger
@@ -63,23 +59,24 @@ type ServerConfig struct {
 //	          GOAWAY     calls end,      what is written
 //	                     no new ones     leaves first
 type Server struct {
-	cfg  ServerConfig
-	tls  *tls.Config
-	args budget
-	caps budget
-	ctx  context.Context // of all calls; ends with Close
-	stop context.CancelCauseFunc
-	wg   sync.WaitGroup
+	cfg    ServerConfig
+	tls    *tls.Config
+	shares *shares
+	caps   *budget
+	ctx    context.Context // of all calls; ends with Close
+	stop   context.CancelCauseFunc
+	wg     sync.WaitGroup
 
 	workers workers
 
 	mu        sync.Mutex
 	listeners map[net.Listener]struct{}
-	raw       map[net.Conn]struct{} // handshake not over
+	raw       []net.Conn // handshake not over, the oldest first
 	conns     map[*serverConn]struct{}
 	draining  bool
 	closed    bool
 	refusing  bool // connections are refused for their number, and it was logged
+	refused   int64
 }
 
 // NewServer makes a server without listeners. Close must be called.
@@ -90,8 +87,8 @@ func NewServer(cfg ServerConfig) (*Server, error) {
 	if cfg.MaxConns == 0 {
 		cfg.MaxConns = DefaultMaxConns
 	}
-	if cfg.MaxArgs == 0 {
-		cfg.MaxArgs = DefaultMaxArgs
+	if cfg.MaxMemory == 0 {
+		cfg.MaxMemory = DefaultMaxMemory
 	}
 	if cfg.MaxCapabilities == 0 {
 		cfg.MaxCapabilities = DefaultMaxCapabilities
@@ -100,8 +97,8 @@ func NewServer(cfg ServerConfig) (*Server, error) {
 		cfg.Logger = slog.Default()
 	}
 	s := &Server{
-		cfg: cfg, args: budget{limit: cfg.MaxArgs}, caps: budget{limit: cfg.MaxCapabilities},
-		listeners: map[net.Listener]struct{}{}, raw: map[net.Conn]struct{}{}, conns: map[*serverConn]struct{}{},
+		cfg: cfg, shares: newShares(cfg.MaxMemory), caps: newBudget(cfg.MaxCapabilities),
+		listeners: map[net.Listener]struct{}{}, conns: map[*serverConn]struct{}{},
 	}
 	if cfg.TLS != nil {
 		s.tls = strict(cfg.TLS, true)
@@ -109,6 +106,9 @@ func NewServer(cfg ServerConfig) (*Server, error) {
 	s.ctx, s.stop = context.WithCancelCause(context.Background())
 	return s, nil
 }
+
+// errCrowdedOut ends a handshake for the sake of a newer connection.
+var errCrowdedOut = errors.New("closed before its handshake, for newer connections")
 
 // ErrServerClosed is what Serve returns after Drain or Close.
 var ErrServerClosed = errors.New("the server was closed")
@@ -165,16 +165,26 @@ func (s *Server) Serve(ln net.Listener) error {
 func (s *Server) admit(conn net.Conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.draining || len(s.raw)+len(s.conns) >= s.cfg.MaxConns {
-		_ = conn.Close() // nothing was promised
-		if !s.draining && !s.refusing {
+	full := len(s.raw)+len(s.conns) >= s.cfg.MaxConns
+	if full && !s.draining {
+		s.refused++
+		if !s.refusing {
 			s.refusing = true
-			s.cfg.Logger.Warn("too many connections: new ones are refused", "limit", s.cfg.MaxConns, "peer", conn.RemoteAddr())
+			s.cfg.Logger.Warn("too many connections: those that have not said who they are are closed, then new ones are refused",
+				"limit", s.cfg.MaxConns, "peers", len(s.conns), "unknown", len(s.raw), "peer", conn.RemoteAddr())
 		}
+	}
+	if s.draining || full && len(s.raw) == 0 {
+		_ = conn.Close() // nothing was promised
 		return
 	}
-	s.refusing = false
-	s.raw[conn] = struct{}{}
+	if full { // those who say nothing keep nobody out
+		_ = s.raw[0].Close() // greet ends
+		s.raw = slices.Delete(s.raw, 0, 1)
+	} else {
+		s.refusing = false
+	}
+	s.raw = append(s.raw, conn)
 	s.wg.Go(func() { s.greet(conn) })
 }
 
@@ -190,13 +200,17 @@ func (s *Server) greet(conn net.Conn) {
 	cancel(nil)
 
 	s.mu.Lock()
-	delete(s.raw, conn)
+	if i := slices.Index(s.raw, conn); i >= 0 {
+		s.raw = slices.Delete(s.raw, i, i+1)
+	} else {
+		err = errCrowdedOut
+	}
 	if err == nil && s.closed {
 		err = ErrServerClosed
 	}
 	if err != nil {
 		s.mu.Unlock()
-		if s.ctx.Err() == nil && !errors.Is(err, io.EOF) {
+		if s.ctx.Err() == nil && !errors.Is(err, io.EOF) && !errors.Is(err, errCrowdedOut) { // that was logged
 			s.cfg.Logger.Warn("a connection was refused", "peer", peer, "error", err)
 		}
 		_ = conn.Close() // nothing was promised
@@ -260,9 +274,35 @@ func (s *Server) Drain() {
 // Capabilities is the number of stubs, functions and streams that all connections
 // have given and taken and that were not released.
 func (s *Server) Capabilities() int64 {
-	s.caps.mu.Lock()
-	defer s.caps.mu.Unlock()
-	return s.caps.used
+	return s.caps.inUse()
+}
+
+// Stats is what a Server counts.
+type Stats struct {
+	Conns          int   // connections now, also those that have not said hello
+	ConnsRefused   int64 // connections closed because there were too many
+	HeldBytes      int64 // by calls and results, also what connections have of their own
+	HeldLimit      int64
+	CallsRefused   int64 // calls for which there was no room
+	ResultsDropped int64 // results for which there was no room
+}
+
+// Stats reads the counters.
+func (s *Server) Stats() Stats {
+	sh := s.shares
+	held := sh.lent.inUse()
+	s.mu.Lock()
+	conns, refused := len(s.raw)+len(s.conns), s.refused
+	for c := range s.conns {
+		c.mu.Lock()
+		held += c.in.held + c.in.results + c.out.held + int64(c.queued)
+		c.mu.Unlock()
+	}
+	s.mu.Unlock()
+	return Stats{
+		Conns: conns, ConnsRefused: refused, HeldBytes: held,
+		HeldLimit: s.cfg.MaxMemory, CallsRefused: sh.refused.Load(), ResultsDropped: sh.dropped.Load(),
+	}
 }
 
 // Flushed waits until the answers of all calls that were taken before Drain are
@@ -291,7 +331,7 @@ func (s *Server) Close(ctx context.Context) error {
 	s.mu.Lock()
 	s.closed = true
 	conns := slices.Collect(maps.Keys(s.conns))
-	for conn := range s.raw {
+	for _, conn := range s.raw {
 		_ = conn.Close() // nothing was promised
 	}
 	s.mu.Unlock()
@@ -313,27 +353,4 @@ func (s *Server) Close(ctx context.Context) error {
 	s.wg.Wait()
 	s.workers.close()
 	return err
-}
-
-// budget counts bytes that many connections share.
-type budget struct {
-	mu    sync.Mutex
-	limit int64
-	used  int64
-}
-
-func (b *budget) take(n int64) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.used+n > b.limit {
-		return false
-	}
-	b.used += n
-	return true
-}
-
-func (b *budget) give(n int64) {
-	b.mu.Lock()
-	b.used -= n
-	b.mu.Unlock()
 }

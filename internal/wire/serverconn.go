@@ -8,7 +8,7 @@ type serverConn struct {
 
 func newServerConn(s *Server, conn Conn) *serverConn {
 	c := &serverConn{s: s}
-	c.init(newLink(conn, s.cfg.Clock), false, s.cfg.Callee, s.ctx, &s.args, &s.caps, &s.workers)
+	c.init(newLink(conn, s.cfg.Clock, s.shares), false, s.cfg.Callee, s.ctx, s.caps, &s.workers)
 	c.linger = true
 	return c
 }

@@ -22,7 +22,7 @@ func NewSession(ctx context.Context, conn Conn, ours Hello, clock limpet.Clock, 
 		callee = noObjects{}
 	}
 	s := &Session{}
-	s.init(newLink(conn, clock), true, callee, context.Background(), &budget{limit: DefaultMaxArgs}, &budget{limit: 2 * maxExports}, &s.workers)
+	s.init(newLink(conn, clock, newShares(DefaultMaxMemory)), true, callee, context.Background(), newBudget(2*maxExports), &s.workers)
 	ours.MaxCalls = maxBackCalls
 	peer, err := s.greet(ctx, ours, true)
 	if err != nil {
