@@ -64,12 +64,12 @@ func TestCutConnection(t *testing.T) {
 						_, errs[i] = limpet.Call2(t.Context(), shops.Named(fmt.Sprint(i), limpet.NoRetries()), (*shop).Wait, fmt.Sprint(i), 60_000)
 					})
 				}
+				s.net.Inject(limpettest.Delay(time.Hour, limpettest.Object(shops.Named("late").ID())))
 				delayed := make(chan error, 1)
 				go func() {
 					_, err := limpet.Call1(t.Context(), shops.Named("late", limpet.NoRetries()), (*shop).Sell, "late")
 					delayed <- err
 				}()
-				s.net.Inject(limpettest.Delay(time.Hour, limpettest.Object(shops.Named("late").ID())))
 				synctest.Wait()
 				opts := []limpettest.FaultOption{limpettest.Times(1), limpettest.Method("sell"), limpettest.Object(s.shop.ID())}
 				if onReply {
