@@ -416,6 +416,7 @@ func TestStreamEnds(t *testing.T) {
 		},
 		"the context ends": func(_ *testing.T, _ *Session, _ *serverConn, _ limpet.Capability, r io.ReadCloser, cancel func()) error {
 			cancel()
+			synctest.Wait() // else the whole stream may come first
 			_, err := io.Copy(io.Discard, r)
 			return err
 		},
