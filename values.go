@@ -24,6 +24,8 @@ import "strconv"
 //	[]any             an array; a missing element is Hole{}
 //	map[string]any    a plain object
 //	*Map, *Set        in the order of insertion
+//	*Stub[any]        a stub, a target or a function, in arguments and results
+//	io.ReadCloser     a byte stream, there too
 //	*ErrorValue       an error
 //
 // and all of them may be given as arguments, results and stored values too.
