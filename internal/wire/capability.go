@@ -150,7 +150,9 @@ func (p *capabilities) importLocked(all []descriptor) ([]limpet.Capability, erro
 		err := p.takeLocked(d)
 		if err != nil {
 			for _, d := range all[:i] { // they are not counted yet
-				delete(p.imports, d.id)
+				if !d.home {
+					delete(p.imports, d.id)
+				}
 			}
 			return nil, err
 		}

@@ -46,6 +46,8 @@ type inCall struct {
 	body  *inBody // of a fetch
 	gone  chan struct{}
 	limit limpet.Timer // the caller's deadline; nil if it has none
+	// pumping is its goroutine's own: the head of the outcome was sent.
+	pumping bool
 	// Under link.mu.
 	args    limpet.Encoded // of a method
 	held    int64          // of shares.calls: cost and what args have taken
@@ -414,9 +416,39 @@ func (ic *inCall) releaseLocked(but int64) {
 	ic.args, ic.held = nil, but
 }
 
-// run is the call's goroutine.
+// run is the call's goroutine. Code of the program may end that with
+// runtime.Goexit, as t.Fatal in a function of a test does: then the call fails.
 func (ic *inCall) run() {
-	defer ic.c.wg.Done()
+	returned := false
+	defer func() {
+		if !returned {
+			ic.exited()
+		}
+		ic.c.mu.Lock()
+		ic.c.running--
+		ic.releaseLocked(0)
+		ic.freeLocked()
+		ic.endLocked(nil)
+		ic.c.mu.Unlock()
+		ic.c.wg.Done()
+	}()
+	ic.answer()
+	returned = true
+}
+
+// exited tells the caller that there will be no outcome, or no more of the body.
+func (ic *inCall) exited() {
+	e := limpet.Errorf(limpet.CodeApplication, "the code that was called ended its goroutine (runtime.Goexit, which testing's FailNow and Fatal call)")
+	e.Delivery, e.Remote = limpet.DeliveryReceived, true
+	if ic.pumping {
+		_ = ic.c.block(&ic.out, frameAbort, flagEnd, appendFailure(nil, e)) // as for fail
+		return
+	}
+	ic.fail(e)
+}
+
+// answer runs the call and sends its outcome.
+func (ic *inCall) answer() {
 	switch ic.head.Kind {
 	case KindFetch, KindTargetFetch:
 		ic.fetch()
@@ -456,12 +488,6 @@ func (ic *inCall) run() {
 		}
 		ic.result(result)
 	}
-	ic.c.mu.Lock()
-	defer ic.c.mu.Unlock()
-	ic.c.running--
-	ic.releaseLocked(0)
-	ic.freeLocked()
-	ic.endLocked(nil)
 }
 
 // target calls a capability, or something in the result of another call.
@@ -499,6 +525,7 @@ func (ic *inCall) stream() {
 
 // pump sends a body to its end.
 func (ic *inCall) pump(r io.Reader, trailer func() http.Header) {
+	ic.pumping = true
 	err := ic.c.pump(&ic.out, r, trailer)
 	var source errSource
 	if errors.As(err, &source) {

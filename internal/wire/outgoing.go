@@ -141,7 +141,7 @@ func (o *outgoing) begin(ctx context.Context, c *Call, body limpet.Encoded, more
 func (o *outgoing) extendLocked(oc *outCall, caps []limpet.Capability) (head []byte, free []limpet.Capability, err error) {
 	x := oc.head.Ext
 	if x.of != nil {
-		if err := o.adoptLocked(oc, x.of); err != nil {
+		if err := o.parentLocked(x.of); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -161,6 +161,9 @@ func (o *outgoing) extendLocked(oc *outCall, caps []limpet.Capability) (head []b
 	if x.Pipelinable {
 		o.promised++
 		x.promise = &outPromise{}
+	}
+	if x.of != nil {
+		o.adoptLocked(oc, x.of)
 	}
 	return head, free, nil
 }
@@ -303,7 +306,6 @@ func (o *outgoing) describe(ctx context.Context, binding string) (BindingInfo, e
 	if err != nil {
 		return BindingInfo{}, err
 	}
-	b.Release() // there should be none
 	info, err := readBinding(b.Bytes)
 	if err != nil {
 		o.fail(err)
@@ -653,6 +655,9 @@ func (o *outgoing) outcomeLocked(oc *outCall, f frame) (err error) {
 	}
 	if len(h.caps) == 0 {
 		return nil
+	}
+	if oc.head.Kind == KindStream || oc.head.Kind == KindDescribe || oc.head.Kind == KindOutcome {
+		return violation("%v of call %d with capabilities, which it can't have", f.typ, f.call)
 	}
 	caps, err := o.d.caps.importLocked(h.caps)
 	if err == nil {

@@ -87,20 +87,25 @@ func (o *outgoing) forgetLocked(oc *outCall) {
 	}
 }
 
-// adoptLocked makes a call one on the promised result of another; the error is
+// parentLocked refuses a call on the promised result of another; the error is
 // that one's failure.
-func (o *outgoing) adoptLocked(child, parent *outCall) error {
-	p := parent.promise()
+func (o *outgoing) parentLocked(parent *outCall) error {
 	switch {
 	case parent.settled && parent.err != nil:
 		return parent.failed()
-	case p.forgotten:
+	case parent.promise().forgotten:
 		return limpet.DisposedError()
-	case parent.settled:
-		return nil
 	}
-	p.children = append(slices.DeleteFunc(p.children, func(c *outCall) bool { return c.settled }), child)
 	return nil
+}
+
+// adoptLocked makes a call, which can't fail to be made any more and has its
+// number, one on the promised result of another.
+func (o *outgoing) adoptLocked(child, parent *outCall) {
+	if !parent.settled {
+		p := parent.promise()
+		p.children = append(slices.DeleteFunc(p.children, func(c *outCall) bool { return c.settled }), child)
+	}
 }
 
 // brokenLocked fails the calls on the promised result of one that failed.
