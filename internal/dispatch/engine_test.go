@@ -418,6 +418,11 @@ func TestReplayMemory(t *testing.T) {
 		if _, err = e.Call(t.Context(), newCall()); err == nil || peak != 1024+6 {
 			t.Errorf("reserved %d bytes, want 1030", peak)
 		}
+		// SPEC G20: the path of a property read counts as its name does
+		_, err = e.Call(t.Context(), newCall(func(c *limpet.CallSpec) { c.Path, c.Property = []string{"seven77", "of"}, true }))
+		if err == nil || peak != 1024+6+7+2 {
+			t.Errorf("reserved %d bytes, want 1039", peak)
+		}
 		// SPEC G21, G23: over the cap of a call: one attempt, which says so
 		_, err = e.Call(t.Context(), newCall(func(c *limpet.CallSpec) { c.Runner = &args{size: 5001} }))
 		if got := asLimpet(t, err); got.Attempts != 1 || got.Delivery != limpet.DeliveryNone {

@@ -31,11 +31,14 @@ type replayPool struct {
 	refused        atomic.Int64
 }
 
-// reserve takes room for a call's arguments: their size, 1 KiB and the name
-// (SPEC G20). why says that there is none, and why; then nothing was taken.
+// reserve takes room for a call's arguments: their size, 1 KiB, the name and the
+// path (SPEC G20). why says that there is none, and why; then nothing was taken.
 func (p *replayPool) reserve(c *limpet.CallSpec) (n int64, why string) {
 	size := int64(c.Runner.Size())
 	n = size + replayOverhead + int64(len(c.Method))
+	for _, name := range c.Path {
+		n += int64(len(name))
+	}
 	switch {
 	case size > p.perCall:
 		why = fmt.Sprintf("the arguments of %d bytes are larger than the %d bytes of replay memory that a call may have", size, p.perCall)
