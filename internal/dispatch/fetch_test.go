@@ -585,7 +585,7 @@ func TestRedirectLocation(t *testing.T) {
 
 func TestRedirectsAndRetries(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		// SPEC T8, E42, E43, E60: hop 2 is a new call under the old timeout
+		// SPEC T8, E42, E43: hop 2 is a new call under the old timeout
 		w := newWorld(t,
 			fault{after: 6 * time.Second, kind: lostRequest}, fault{after: 3100 * ms},
 			fault{after: 3500 * ms})

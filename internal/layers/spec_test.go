@@ -195,6 +195,33 @@ func unexplained(rules []rule, cites map[string][]string, compatibility string) 
 	return bad
 }
 
+// tested are the rules of which docs/COMPATIBILITY.md says that no test shows
+// them, though one does.
+func tested(cites map[string][]string, compatibility string) (bad []string) {
+	_, table, _ := strings.Cut(compatibility, "\n| rule | what it says | why there is no test |\n")
+	table, _, _ = strings.Cut(table, "\n\n")
+	for line := range strings.Lines(table) {
+		cells := strings.SplitN(line, "|", 3)
+		if len(cells) < 3 {
+			continue
+		}
+		for _, id := range oneRule.FindAllString(cells[1], -1) {
+			if at := cites[id]; len(at) > 0 {
+				bad = append(bad, fmt.Sprintf("%s: docs/COMPATIBILITY.md says that no test shows it, but %s does", id, at[0]))
+			}
+		}
+	}
+	return bad
+}
+
+func TestTested(t *testing.T) {
+	got := tested(map[string][]string{"E1": {"a_test.go:1"}, "E2": {"a_test.go:2"}, "E4": {"a_test.go:3"}, "E5": {"a_test.go:4"}},
+		"# Head, E1\n\n| rule | what it says | why there is no test |\n| --- | --- | --- |\n| E3, E2 | x | as E4 |\n| F1 | y | z |\n\n| E5 | a | b |\n")
+	if want := []string{"E2: docs/COMPATIBILITY.md says that no test shows it, but a_test.go:2 does"}; !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
 func TestUnexplained(t *testing.T) {
 	got := unexplained(
 		[]rule{{"B4", "yes", "a"}, {"B5", "differs", "b"}, {"C40", "later:javascript", "c"}, {"C55", "yes", "d"}, {"E3", "yes", "e"}, {"G24", "info", "f"}, {"H1", "todo", "g"}},
@@ -211,7 +238,8 @@ func TestUnexplained(t *testing.T) {
 }
 
 // TestSpecRules fails for a rule that is said to be built and has no test, for one
-// of calls and retries that has neither a test nor a reason, and prints, with -v, what has none yet.
+// of calls and retries that has neither a test nor a reason, or a reason for having
+// no test and one all the same, and prints, with -v, what has none yet.
 func TestSpecRules(t *testing.T) {
 	text, err := os.ReadFile(root + "/docs/spec-rules.txt")
 	if err != nil {
@@ -235,6 +263,7 @@ func TestSpecRules(t *testing.T) {
 		t.Fatal(err)
 	}
 	bad = append(bad, unexplained(rules, cites, string(compatibility))...)
+	bad = append(bad, tested(cites, string(compatibility))...)
 	for _, b := range bad {
 		t.Error(b)
 	}
