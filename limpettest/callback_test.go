@@ -20,7 +20,6 @@ type counterFunc = func(context.Context, int) (int, error)
 type caller struct {
 	st    *limpet.State
 	n     int
-	fn    counterFunc
 	open  chan struct{} // lets Slow go on
 	inFn  chan struct{} // gets one when Slow waits
 	stubs []*limpet.Stub[any]
@@ -48,13 +47,13 @@ func (c *caller) Apply(ctx context.Context, fn counterFunc) (int, error) { retur
 
 // Through has another object call back.
 func (c *caller) Through(ctx context.Context, name string) (int, error) {
-	return limpet.Call1(ctx, c.other(name), (*caller).Apply, counterFunc(c.add))
+	return limpet.Call1(ctx, c.other(name), (*caller).Apply, c.add)
 }
 
 // Blocked does so while it blocks concurrency.
 func (c *caller) Blocked(ctx context.Context, name string) (n int, err error) {
 	berr := c.st.BlockConcurrencyWhile(ctx, func(ctx context.Context) error {
-		n, err = limpet.Call1(ctx, c.other(name), (*caller).Apply, counterFunc(c.add))
+		n, err = limpet.Call1(ctx, c.other(name), (*caller).Apply, c.add)
 		return nil
 	})
 	return n, errors.Join(err, berr)
@@ -64,7 +63,7 @@ func (c *caller) Blocked(ctx context.Context, name string) (n int, err error) {
 func (c *caller) Lend(context.Context) (counterFunc, error) { return c.add, nil }
 
 // LendStub gives one away as a stub.
-func (c *caller) LendStub(context.Context) (any, error) { return counterFunc(c.add), nil }
+func (c *caller) LendStub(context.Context) (any, error) { return c.add, nil }
 
 // Hold keeps a stub and Use calls it.
 func (c *caller) Hold(_ context.Context, s *limpet.Stub[any]) error {
@@ -93,7 +92,7 @@ func (c *caller) Slow(ctx context.Context, fn counterFunc) (int, error) {
 
 // ThroughSlow has another object call back late.
 func (c *caller) ThroughSlow(ctx context.Context, name string) (int, error) {
-	return limpet.Call1(ctx, c.other(name), (*caller).Slow, counterFunc(c.add))
+	return limpet.Call1(ctx, c.other(name), (*caller).Slow, c.add)
 }
 
 func (c *caller) Abort(context.Context) error {

@@ -412,7 +412,6 @@ func TestGivenBack(t *testing.T) {
 			return nil
 		},
 		"nobody wants the result": func(s *limpet.Stub[any]) error {
-			type nothing struct{}
 			_, err := ns.Named("a").Invoke(ctx, "pair", map[string]any{"Name": "x", "Other": s})
 			return err
 		},
@@ -476,7 +475,7 @@ func TestStreams(t *testing.T) {
 		t.Fatalf("got %q", got)
 	}
 	// One that fails arrives as failed.
-	_, err := limpet.Call1(ctx, a, (*desk).Read, io.Reader(io.MultiReader(strings.NewReader("x"), &closing{Reader: failing{}})))
+	_, err := limpet.Call1(ctx, a, (*desk).Read, io.MultiReader(strings.NewReader("x"), &closing{Reader: failing{}}))
 	if e := asError(t, err); !strings.Contains(e.Message, "ReadableStream received over RPC disconnected prematurely") || !strings.Contains(e.Message, "torn") {
 		t.Fatalf("got %v", e)
 	}

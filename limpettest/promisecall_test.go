@@ -15,7 +15,6 @@ import (
 type maker struct {
 	st    *limpet.State
 	reads int
-	order []string
 }
 
 func newMaker(st *limpet.State) (*maker, error) { return &maker{st: st}, nil }
@@ -186,8 +185,9 @@ func TestPromise(t *testing.T) {
 		}
 	}
 	// A call that could not be made.
+	var nothing context.Context
 	for _, bad := range []*limpet.Promise{
-		a.Start(ctx, "make", make(chan int)), (*limpet.Stub[any])(nil).Start(ctx, "make"), a.Start(nil, "make"), //nolint:staticcheck // on purpose
+		a.Start(ctx, "make", make(chan int)), (*limpet.Stub[any])(nil).Start(ctx, "make"), a.Start(nothing, "make"),
 	} {
 		if err := second(bad.Result(ctx)); limpet.DeliveryOf(err) != limpet.DeliveryNone || err == nil {
 			t.Errorf("got %v", err)

@@ -58,7 +58,7 @@ func inLane(t *testing.T, f func(t *testing.T, w *limpettest.Network, s *limpet.
 // sent twice, and of calls through what was received.
 func TestCapabilitiesAreNotRetried(t *testing.T) {
 	t.Parallel()
-	fn := counterFunc(func(context.Context, int) (int, error) { return 0, nil })
+	fn := func(context.Context, int) (int, error) { return 0, nil }
 	for what, test := range map[string]struct {
 		call     func(ctx context.Context, s *limpet.Stub[*lane], ns limpet.Namespace[any]) error
 		attempts int

@@ -142,7 +142,8 @@ func (x *failing) Large(context.Context) (string, error) {
 	return strings.Repeat("x", limpet.MaxValueBytes), nil
 }
 
-//nolint:unused // it is called, in vain
+//nolint:unused // it is called by name, in vain
+//lint:ignore U1000 it is called by name, in vain
 func (x *failing) secret(context.Context) error { return nil }
 
 // ServeHTTP does what Do does, and panics where that returns an error.

@@ -122,7 +122,7 @@ func TestReplayAfterKill(t *testing.T) {
 		}
 	}
 	node.kill()
-	node = start(t, dir, node.addr)
+	start(t, dir, node.addr)
 	n, err := limpet.Call1(limpet.WithIdempotencyKey(t.Context(), "third"), ns.Named("x", patient...), Shop.Add, 1)
 	if n != 3 || err != nil {
 		t.Errorf("the key gives %d, %v", n, err)

@@ -399,7 +399,7 @@ func (b *pebbleBase) Write(info *BaseInfo, objects ...*BaseWrite) error {
 			return err
 		}
 		batch := db.NewBatch()
-		defer batch.Close()
+		defer func() { _ = batch.Close() }() // gives memory back; Commit says what went wrong
 		w := baseWriter{db: db, batch: batch}
 		if info != nil {
 			w.set(baseInfoKey, info.encode())

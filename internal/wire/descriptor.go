@@ -12,8 +12,6 @@ const (
 	// maxExports is how many capabilities one side of a connection may have given
 	// to the other that were not released.
 	maxExports = 10_000
-	// maxDescriptor is the bytes of a descriptor.
-	maxDescriptor = 1 + binary.MaxVarintLen64
 	// maxReleases is the bytes of frameRelease.
 	maxReleases = 16 << 10
 )

@@ -2,6 +2,7 @@ package wire
 
 import (
 	"context"
+	"errors"
 	"io"
 	"runtime"
 	"strings"
@@ -140,7 +141,7 @@ func TestCallbackExits(t *testing.T) {
 		for _, x := range []*thing{{call: exits}, {kind: limpet.CapabilityStream, open: opens}} {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			_, err := s.Call(ctx, method("m"), limpet.Parcel{Bytes: limpet.Encoded("x"), Caps: []limpet.Capability{x.handle()}})
-			if e, ok := err.(*limpet.Error); !ok || !strings.Contains(e.Message, "Goexit") || e.Delivery != limpet.DeliveryReceived {
+			if e, ok := errors.AsType[*limpet.Error](err); !ok || !strings.Contains(e.Message, "Goexit") || e.Delivery != limpet.DeliveryReceived {
 				t.Errorf("the call gives %v", err)
 			}
 			cancel()

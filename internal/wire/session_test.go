@@ -552,17 +552,16 @@ func TestTooManyArguments(t *testing.T) {
 			t.Errorf("the refusal does not say what to do: %v", err)
 		}
 		// Those who take all there is of the common part leave the others theirs.
-		for err == nil || limpet.CodeOf(err) == limpet.CodeOverloaded {
+		for full := false; !full; {
 			done := startCall(t.Context(), b, method("x"), big[:3<<20])
 			synctest.Wait()
 			select {
 			case r := <-done:
-				err = r.err
+				wantDelivery(t, "beyond the common part", r.err, limpet.CodeOverloaded, limpet.DeliveryNone)
+				full = true
 			default:
 				first = append(first, done)
-				continue
 			}
-			break
 		}
 		c := w.session(t)
 		small := startCall(t.Context(), c, method("x"), big[:20_000])

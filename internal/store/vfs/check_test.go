@@ -100,7 +100,6 @@ type check struct {
 	mu     sync.Mutex
 	source *mapSource    // nil: the database is in memory as a whole
 	saving *vfs.Snapshot // is being saved to source, or to a new one
-	saved2 *mapSource    // what source is when that is done
 	want   []byte        // the image that saving must have
 }
 
