@@ -134,6 +134,7 @@ type keptRing struct {
 	all      []RecoveredKept
 	bytes    int64
 	next     int // outcomes before this are dropped
+	dead     int // entries before next of which nothing is left to say
 	keys     int
 	overflow bool
 }
@@ -159,8 +160,11 @@ func (r *keptRing) add(object ObjectID, k Kept) {
 		old := &r.all[r.next]
 		r.bytes -= keptCost(&old.Kept)
 		old.Kind, old.Data = 0, nil
+		if !old.Claimed {
+			r.dead++
+		}
 	}
-	if r.next > 1<<16 && r.next > len(r.all)/2 {
+	if r.dead > 1<<16 && r.dead > len(r.all)/2 { // else it would go through the claims each time
 		r.compact()
 	}
 }
@@ -183,7 +187,7 @@ func (r *keptRing) compact() {
 		}
 	}
 	n := len(some)
-	r.all, r.next = append(some, r.all[r.next:]...), n
+	r.all, r.next, r.dead = append(some, r.all[r.next:]...), n, 0
 }
 
 // RecoveredKept hands over what Open found out about calls, oldest first, and

@@ -89,3 +89,29 @@ func TestKeptBound(t *testing.T) {
 		t.Errorf("%d claims, %d outcomes of %d bytes; want %d, 10, %d", claims, outcomes, r.bytes, n/1000, r.budget)
 	}
 }
+
+// TestKeptOfManyKeys: claims that stay do not make each outcome after them go
+// through all of them again; that would take hours at a restart.
+func TestKeptOfManyKeys(t *testing.T) {
+	r := keptRing{budget: 10 * (100 + 128)}
+	const n = 500_000
+	for i := range n {
+		r.add(objectID(i), claimOf(i, time.UnixMilli(int64(i)))) // before the handler …
+		r.add(objectID(i), Kept{Keyed: true, ID: identity(byte(i)), Kind: 1, Data: make([]byte, 100)})
+		if len(r.all) > 2*(i+1)+1<<17 {
+			t.Fatalf("after %d, %d entries are held", i, len(r.all))
+		}
+	}
+	claims, outcomes := 0, 0
+	for _, k := range r.all {
+		if k.Claimed {
+			claims++
+		}
+		if k.Kind != 0 {
+			outcomes++
+		}
+	}
+	if claims != n || outcomes != 10 {
+		t.Errorf("%d claims, %d outcomes; want %d, 10", claims, outcomes, n)
+	}
+}
