@@ -410,3 +410,27 @@ func TestOutcomeBarsLateAttempt(t *testing.T) {
 		}
 	})
 }
+
+// TestIdempotencyKeyOutlivesCutoff: the end of a retry's time is not the caller's
+// wish: the run goes on, and its outcome is not a cancellation that the key would
+// be stuck with.
+func TestIdempotencyKeyOutlivesCutoff(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, s *street) {
+		ctx := keyed(t.Context(), "order")
+		s.net.Inject(limpettest.DropRequest(limpettest.Times(1), limpettest.Method("wait")))
+		_, err := limpet.Call2(ctx, s.shop, (*shop).Wait, "order", 30_000)
+		wantFailure(t, err, limpet.CodeDisconnected, limpet.DeliveryUncertain)
+		askFor(t, s, limpet.KeyIdentity("order"), limpet.OutcomeRunning)
+		v, err := limpet.Call2(ctx, s.shop, (*shop).Wait, "order", 30_000)
+		if v != "order" || err != nil || s.count("order") != 1 {
+			t.Errorf("%q, %v, %d runs", v, err, s.count("order"))
+		}
+		// The caller's own wish is.
+		ctx, cancel := context.WithCancel(keyed(t.Context(), "wish"))
+		time.AfterFunc(time.Second, cancel)
+		_, err = limpet.Call2(ctx, s.shop, (*shop).Wait, "wish", 30_000)
+		wantFailure(t, err, limpet.CodeCanceled, limpet.DeliveryUncertain)
+		askFor(t, s, limpet.KeyIdentity("wish"), limpet.OutcomeError)
+	})
+}

@@ -429,6 +429,11 @@ func (r *run) cancel() {
 	} else if r.e.isClosed() {
 		cause = errClosed
 	}
+	if r.spec.Key != "" && r.ctx.Err() == nil {
+		// Not the caller's wish: the run goes on, since its outcome is the key's for
+		// good and somebody will ask for it. The code tells that (internal/host).
+		cause = limpet.Errorf(limpet.CodeDisconnected, "%w", cause)
+	}
 	r.flight.cancel(cause)
 	r.flight = nil
 	r.blind = true

@@ -119,7 +119,8 @@ const (
 	cancelAborted  cancelReason = iota // the caller's context ended
 	cancelDeadline                     // the caller's deadline passed
 	cancelClosed                       // the response's body was closed
-	lastReason     = cancelClosed
+	cancelLost                         // the caller waits no longer, by no wish of its own: a run whose outcome is kept goes on
+	lastReason     = cancelLost
 )
 
 // errProtocol is what every violation of the protocol by the peer wraps.

@@ -89,6 +89,8 @@ func (x *callContext) Err() error {
 var (
 	errCanceledByCaller = errors.New("the caller canceled the call")
 	errBodyNotWanted    = errors.New("the caller closed the response's body")
+	// The code tells it from the caller's own wish: see internal/host.
+	errCallerLost = limpet.Errorf(limpet.CodeDisconnected, "the caller waits no longer")
 )
 
 // frame takes what the peer sends about a call of its own.
@@ -126,6 +128,7 @@ func (c *incoming) frame(f frame) error {
 		}
 		cause := map[cancelReason]error{
 			cancelAborted: errCanceledByCaller, cancelDeadline: context.DeadlineExceeded, cancelClosed: errBodyNotWanted,
+			cancelLost: errCallerLost,
 		}[why]
 		ic.dropLocked(cause)
 		return nil

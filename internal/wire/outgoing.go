@@ -228,7 +228,10 @@ func (o *outgoing) abandon(oc *outCall, why cancelReason, broken error) limpet.D
 
 // reasonOf is why a context ended, for the peer.
 func reasonOf(ctx context.Context) cancelReason {
-	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+	switch {
+	case errors.Is(context.Cause(ctx), limpet.CodeDisconnected):
+		return cancelLost
+	case errors.Is(ctx.Err(), context.DeadlineExceeded):
 		return cancelDeadline
 	}
 	return cancelAborted
