@@ -36,6 +36,14 @@ func (g *guard) check(r *http.Request) *limpet.Error {
 	return nil
 }
 
+// checkAsking is check for a question for an outcome: a GET that bars what was not
+// received, so that it is no safe one.
+func (g *guard) checkAsking(r *http.Request) *limpet.Error {
+	writing := *r
+	writing.Method = http.MethodPost
+	return g.check(&writing)
+}
+
 // hostOnly takes the port, the brackets of an IPv6 address and a final dot away.
 func hostOnly(hostport string) string {
 	host := hostport

@@ -30,6 +30,10 @@ func (d *door) outcome(a *answer, b *limpet.Binding, route route) {
 		d.methodNotAllowed(a, b, http.MethodGet)
 		return
 	}
+	if err := d.guard.checkAsking(a.r); err != nil {
+		d.fail(a, b, err)
+		return
+	}
 	if a.key != "" {
 		d.fail(a, b, refusal(limpet.CodeInvalidArgument, "a question for an outcome takes no Idempotency-Key: put key:{key} into the path"))
 		return

@@ -36,7 +36,18 @@ func TestIdempotencyKey(t *testing.T) {
 	if got := ask("key:never"); got != `{"outcome":"not received"}` {
 		t.Error(got)
 	}
-	call("never", "sell", `["x"]`).wantError(t, 409, limpet.CodeAlreadyReceived, limpet.DeliveryReceived, "never")
+	call("never", "sell", `["x"]`).wantError(t, 409, limpet.CodeAlreadyReceived, limpet.DeliveryReceived, "asked for before it came")
+	// Asking bars the key: a page of another site must not do so, by an image say.
+	f.do("GET", "/v1/objects/SHOP/a/outcome/key:victim", nil, header("Sec-Fetch-Site", "cross-site"), header("Sec-Fetch-Mode", "no-cors")).
+		wantError(t, 403, "Forbidden", limpet.DeliveryNone, "cross-origin")
+	if r := call("victim", "sell", `["x"]`); r.status != 200 {
+		t.Errorf("another site has barred a key: %d %s", r.status, r.text)
+	}
+	for _, site := range []string{"same-origin", "none"} {
+		if r := f.do("GET", "/v1/objects/SHOP/a/outcome/key:victim", nil, header("Sec-Fetch-Site", site)); r.status != 200 {
+			t.Errorf("%s: %d %s", site, r.status, r.text)
+		}
+	}
 	call("panics", "panic", "").wantError(t, 500, limpet.CodeReset, limpet.DeliveryReceived, "spilled")
 	call("panics", "panic", "").wantError(t, 500, limpet.CodeReset, limpet.DeliveryReceived, "spilled")
 	if got := ask("key:panics"); !strings.Contains(got, `"outcome":"error"`) || !strings.Contains(got, `"code":"Reset"`) {
