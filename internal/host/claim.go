@@ -104,6 +104,7 @@ const (
 	joins                  // the object has received it, and the sender gets the outcome of that
 	reused                 // the idempotency key belongs to another method or other arguments
 	full                   // there is no room for another idempotency key
+	never                  // it was told that the call never came and never runs
 )
 
 // knowledge is all that the decision rests on.
@@ -133,7 +134,7 @@ type knowledge struct {
 func rule(k knowledge) ruling {
 	switch {
 	case k.claimed && k.barred:
-		return received // marked or not
+		return never // marked or not
 	case k.claimed && k.other:
 		return reused
 	case k.claimed && k.replay && k.told:

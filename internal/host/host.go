@@ -17,6 +17,7 @@ import (
 // Limits bound what the host holds. A zero field takes its default; negative
 // ones are errors of New.
 type Limits struct {
+	// QueueEvents also bounds the duplicates that wait for one run's outcome.
 	// QueueEvents, QueueBytes and QueueAge bound one object's inbox: calls that
 	// are queued and replies that wait for the log, their bytes, and how long
 	// the oldest queued call has waited when another one arrives. Beyond them a

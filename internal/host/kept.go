@@ -47,6 +47,7 @@ type kept struct {
 	cost    int64    // what data counts in outcomeMemory
 	pos     Pos      // data, and that it is barred, are told when this is durable
 	done    chan struct{}
+	waiting int // duplicates that wait for done
 }
 
 // told reports whether there is an outcome or will be one.
@@ -138,8 +139,12 @@ func (t *claims) restoreKept(r Recovered, at int64) {
 	}
 	c.logged = true
 	if c.kept == nil || r.Claimed {
-		if c.kept != nil {
-			t.outcomes.drop(c.kept) // the key ran out, and was taken again
+		if c.kept != nil { // the key ran out, and was taken again
+			t.outcomes.drop(c.kept)
+			list := c.in
+			list.unlink(c)
+			c.at = at
+			list.push(c)
 		}
 		c.kept = &kept{bound: r.Print, settled: true}
 	}

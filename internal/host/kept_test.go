@@ -28,7 +28,7 @@ func TestKeptRule(t *testing.T) {
 		got := rule(k)
 		bad := ""
 		switch {
-		case k.claimed && k.barred && got != received:
+		case k.claimed && k.barred && got != never:
 			bad = "a call runs of which it was told that it never will"
 		case k.claimed && !k.barred && k.other && got != reused:
 			bad = "a key is taken for another call"
@@ -410,11 +410,11 @@ func TestBarsAreBounded(t *testing.T) {
 	for n := range 10 { // claims of calls do not push them out
 		table.take(0, arrival{key: named(maxBars + 10 + n)})
 	}
-	if _, r := table.take(0, arrival{key: named(0), marked: true}); r != received {
+	if _, r := table.take(0, arrival{key: named(0), marked: true}); r != never {
 		t.Errorf("a barred call: %v", r)
 	}
 	table.acknowledge(named(0))
-	if _, r := table.take(0, arrival{key: named(0)}); r != received {
+	if _, r := table.take(0, arrival{key: named(0)}); r != never {
 		t.Errorf("a barred call, acknowledged: %v", r)
 	}
 	for _, bad := range []inquiry{
@@ -425,4 +425,85 @@ func TestBarsAreBounded(t *testing.T) {
 			t.Errorf("%+v: %v", bad, r)
 		}
 	}
+}
+
+// TestKeyTakenAgain: a key that ran out and was taken again is known from then on,
+// also by the next life of the process.
+func TestKeyTakenAgain(t *testing.T) {
+	table := newClaims(testBoot, 1<<20)
+	hour := int64(time.Hour)
+	k := key(1)
+	for _, at := range []int64{-23 * hour, -hour} {
+		table.restoreKept(Recovered{k.object, Kept{Keyed: true, ID: k.id, Claimed: true}}, at)
+		table.restoreKept(Recovered{key(2).object, Kept{Keyed: true, ID: key(2).id, Claimed: true}}, at)
+	}
+	k.chosen = true
+	table.expire(22 * hour)
+	if _, r := table.decide(22*hour, arrival{key: k, replay: true}, true); r != received {
+		t.Errorf("23 h after it was taken a key counts as %v, want %v", r, received)
+	}
+	table.expire(23 * hour)
+	if n := len(table.byKey); n != 0 || table.chosen.listed != 0 {
+		t.Errorf("%d keys are known after 24 h", n)
+	}
+}
+
+// TestCrowdedKey: the duplicates that wait for one run are bounded as an inbox is.
+func TestCrowdedKey(t *testing.T) {
+	b := new(box).on("wait", func(context.Context, *thing, string) (string, error) {
+		time.Sleep(time.Minute)
+		return "done", nil
+	})
+	inBubble(t, Limits{QueueEvents: 3}, oneClass(b), func(t *testing.T, w *world) {
+		ctx := limpet.WithIdempotencyKey(t.Context(), "k")
+		var all []*pending
+		for range 4 {
+			all = append(all, w.start(ctx, "wait", ""))
+			synctest.Wait()
+		}
+		_, err := w.call(ctx, "wait", "")
+		if e := failureOf(t, err, limpet.CodeOverloaded, limpet.DeliveryReceived); !e.Overloaded || !strings.Contains(e.Message, "3 duplicates") {
+			t.Error(e)
+		}
+		_, _ = all[0].wait()
+		all = append(all, w.start(ctx, "wait", ""))
+		for _, p := range all {
+			if v, err := p.wait(); !strings.HasPrefix(v, "done") || err != nil {
+				t.Errorf("%q, %v", v, err)
+			}
+		}
+	})
+}
+
+// TestResetNotKept: a reset that can't be recorded is told at once, although the
+// handler goes on.
+func TestResetNotKept(t *testing.T) {
+	b := new(box).standard().on("linger", func(ctx context.Context, th *thing, _ string) (string, error) {
+		return "", th.st.Await(ctx, func(context.Context) error { time.Sleep(time.Minute); return nil })
+	}).on("abort", func(_ context.Context, th *thing, _ string) (string, error) {
+		th.st.Abort(errors.New("enough"))
+		return "", nil
+	})
+	inBubble(t, Limits{}, oneClass(b), func(t *testing.T, w *world) {
+		ctx := limpet.WithIdempotencyKey(t.Context(), "k")
+		first, second := w.start(ctx, "linger", ""), (*pending)(nil)
+		synctest.Wait()
+		second = w.start(ctx, "linger", "")
+		synctest.Wait()
+		w.mem.change(func() { w.mem.fail = limpet.Errorf(limpet.CodeStorageFull, "no room") })
+		_, err := w.call(t.Context(), "abort", "")
+		wantError(t, err, limpet.CodeReset, limpet.DeliveryReceived)
+		_, err = first.wait()
+		wantError(t, err, limpet.CodeReset, limpet.DeliveryReceived)
+		synctest.Wait()
+		if !second.ended() {
+			t.Fatal("a duplicate waits for a handler that outlived its incarnation")
+		}
+		_, err = second.wait()
+		wantError(t, err, limpet.CodeAlreadyReceived, limpet.DeliveryReceived)
+		o, err := limpet.Outcome(t.Context(), stubOf[*thing](w, "Thing", "o"), limpet.KeyIdentity("k"))
+		if err != nil || o.Kind != limpet.OutcomeNotKept {
+			t.Errorf("%+v, %v", o, err)
+		}
+	})
 }

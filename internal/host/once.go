@@ -145,8 +145,7 @@ func (ev *event) marked() bool {
 	if ev.kind == eventFetch {
 		return class.HandlerMarked()
 	}
-	m := class.Method(ev.attempt.Call.Method)
-	return m != nil && m.Marked
+	return mayRepeat(class.Method(ev.attempt.Call.Method), ev.attempt.Call)
 }
 
 // methodOnce is Do for a call that wants its first outcome.
@@ -213,11 +212,26 @@ func (h *Host) once(ctx context.Context, ev *event) (result any, first *limpet.C
 // caller's own; that of a run which failed is the error.
 func (h *Host) join(ctx context.Context, ev *event, k *kept) (*limpet.CallOutcome, error) {
 	call := ev.attempt.Call
-	h.claimMu.Lock()
-	ended := k.ended()
-	h.claimMu.Unlock()
 	if err := h.wouldWaitForItself(ctx, ev, k); err != nil {
 		return nil, err
+	}
+	h.claimMu.Lock()
+	ended := k.ended()
+	crowded := k.waiting >= h.limits.QueueEvents && !k.settled
+	if !crowded {
+		k.waiting++
+		defer func() {
+			h.claimMu.Lock()
+			defer h.claimMu.Unlock()
+			k.waiting--
+		}()
+	}
+	h.claimMu.Unlock()
+	if crowded {
+		h.stats.overloads.Add(1)
+		e := refusal(call.Object, limpet.CodeOverloaded, fmt.Sprintf("%sthe call runs, and %d duplicates of it wait for its outcome, the limit; ask again later", textOverloaded, h.limits.QueueEvents))
+		e.Overloaded, e.Delivery = true, limpet.DeliveryReceived
+		return nil, e
 	}
 	select {
 	case <-ended:
@@ -302,6 +316,8 @@ func (h *Host) refused(ev *event, r ruling) *limpet.Error {
 	case full:
 		e.Code, e.Delivery, e.Overloaded = limpet.CodeOverloaded, limpet.DeliveryNone, true
 		e.Message = fmt.Sprintf("%s was refused: %d keys are known, the limit, each for %v", what, h.limits.Keys, h.limits.KeyRetention)
+	case never:
+		e.Message = what + " was refused: its outcome was asked for before it came, and told to be that it was not received and never runs"
 	case unproven:
 		e.Message = what + " was refused: nobody can tell whether the object has received it already"
 	default:
@@ -447,9 +463,11 @@ func keptOf(c *claim, kind uint8, data []byte) Kept {
 }
 
 // keepReset makes e, with which the incarnation ends, the outcome of ev's call: the
-// method ran, what it wrote last was rolled back, and its caller is told so.
-// inc.storage is held, the turn is rolled back.
+// method ran, what it wrote last was rolled back, and its caller is told so. If that
+// can't be kept, nothing is, and who waits for it does not wait for a handler that
+// outlives its incarnation. inc.storage is held, the turn is rolled back.
 func (inc *incarnation) keepReset(ev *event, e *limpet.Error) (p Pos) {
+	defer func() { inc.host.settleClaim(ev.claim, nil, Pos{}) }() // unless it is settled
 	if !e.Reset || e.Code == limpet.CodeStorageLost || !ev.ask.told.IsZero() {
 		return ev.ask.told // how the call ends is not known to whoever asks later
 	}
