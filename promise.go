@@ -68,10 +68,18 @@ func (s *Stub[T]) Start(ctx context.Context, method string, args ...any) *Promis
 
 func failedPromise(err error) *Promise { return &Promise{root: &pending{err: err}} }
 
-// newPromise gives the call back when nobody can any more.
+// newPromise sees to it that the result is given back when nobody can any more;
+// the call goes on to its end.
 func newPromise(p *pending) *Promise {
-	runtime.AddCleanup(p, PendingCall.Close, p.call)
+	runtime.AddCleanup(p, closeWhenDone, p.call)
 	return &Promise{root: p}
+}
+
+func closeWhenDone(c PendingCall) {
+	go func() { // ends with the call
+		<-c.Done()
+		c.Close()
+	}()
 }
 
 // releaseAfter gives the arguments of a call back when it has ended.
@@ -358,6 +366,7 @@ func startHere(ctx context.Context, b *Binding, c *CallSpec) (PendingCall, error
 		}
 		call = func(ctx context.Context) (any, error) {
 			p, err := r.c.Call(ctx, t)
+			runtime.KeepAlive(r)
 			if err != nil {
 				return nil, err
 			}

@@ -189,6 +189,7 @@ func (r *received) apply(ctx context.Context, static []reflect.Type, args []any,
 // call makes one call through the handle: if an object holds it, the call leaves
 // the object and returns, as one through a stub does.
 func (r *received) call(ctx context.Context, c TargetCall) (Parcel, error) {
+	defer runtime.KeepAlive(r) // the handle is given back with it
 	if ctx.Err() != nil {
 		c.Args.Release()
 		return Parcel{}, CanceledError(ctx, DeliveryNone)
@@ -225,6 +226,7 @@ var _ Caller = (*received)(nil)
 
 // Fetch sends a request through the stub. Redirects are not followed.
 func (r *received) Fetch(ctx context.Context, _ *CallSpec, req *http.Request, _ bool) (*http.Response, error) {
+	defer runtime.KeepAlive(r)
 	o := OriginOf(ctx, &r.binding)
 	if o == nil {
 		return r.c.Fetch(ctx, req)
@@ -319,6 +321,7 @@ func newReceivedStream(c Capability, origin Origin) *receivedStream {
 // Read begins reading at its first call. An object's own data and the identities
 // of its running calls are durable before that, since the other side hears of it.
 func (s *receivedStream) Read(b []byte) (n int, err error) {
+	defer runtime.KeepAlive(s)
 	s.mu.Lock()
 	if s.r == nil && s.e == nil {
 		s.r, s.e = s.open()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"reflect"
+	"runtime"
 )
 
 // This file puts capabilities into a value that is sent: the arguments of a call
@@ -70,6 +71,7 @@ func (s *sender) take(v reflect.Value) (c Capability, local bool, err error) {
 // passOn sends a stream that was received.
 func (s *sender) passOn(r *receivedStream) (Capability, bool, error) {
 	s.tell("a byte stream")
+	defer runtime.KeepAlive(r) // the handle is given back with it
 	if r.c.Released() {
 		return nil, false, DisposedError()
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"reflect"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -47,8 +48,8 @@ func (s *Stub[T]) Name() (name string, ok bool) { return s.s.id.Name() }
 // binding's defaults where they said nothing.
 func (s *Stub[T]) Policy() RetryPolicy { return s.s.policy }
 
-// Err tells what is wrong with the stub (its name, ID or options, or that its
-// object was reset under a call), or nil. With an error every call fails with it
+// Err tells what is wrong with the stub (its name, ID or options, that its object
+// was reset under a call, or that it was closed), or nil. With an error every call fails with it
 // and nothing is sent.
 func (s *Stub[T]) Err() error {
 	if s == nil || s.s.ns == nil {
@@ -59,6 +60,9 @@ func (s *Stub[T]) Err() error {
 	}
 	if e := s.s.broken.Load(); e != nil {
 		return e
+	}
+	if s.s.received != nil && s.s.received.c.Released() {
+		return DisposedError()
 	}
 	return nil
 }
@@ -196,9 +200,6 @@ func (s *Stub[T]) ready(ctx context.Context) error {
 	if err := s.Err(); err != nil {
 		return unusable(err)
 	}
-	if s.s.received != nil && s.s.received.c.Released() {
-		return DisposedError()
-	}
 	if ctx == nil {
 		return invalid("", "the context of a call is nil")
 	}
@@ -213,6 +214,7 @@ func (s *Stub[T]) Dup() *Stub[T] {
 		return s
 	}
 	r := s.s.received
+	defer runtime.KeepAlive(r) // the handle is given back with it
 	d := newReceived(r.c.Dup(), r.binding.Origin, r.binding.Codec)
 	d.local = r.local
 	return stubOf[T](d)
@@ -258,9 +260,7 @@ func (s *Stub[T]) send(to *sender) (c Capability, local bool, err error) {
 		b.Origin = nil // calls are made by who holds it then
 		return NewCapability(&stubCore{binding: b, id: s.s.id, existing: s.s.existing}), false, nil
 	}
-	if r.c.Released() {
-		return nil, false, DisposedError()
-	}
+	defer runtime.KeepAlive(r)
 	if l, ok := r.binding.Codec.(*lateCodec); ok {
 		l.t.codec.CompareAndSwap(nil, &to.codec)
 	}

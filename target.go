@@ -29,8 +29,9 @@ import (
 //
 // Made and sent by an object, the target is part of it: its methods and Dispose
 // run as events of the object, and a panic resets that. Elsewhere its methods run
-// on the goroutine of whoever calls, several at once, a panic becomes the
-// caller's error, and one in Dispose goes to slog's default logger (SPEC B39).
+// on the goroutine of whoever calls, several at once, and a panic becomes the
+// caller's error; Dispose has a goroutine of its own, and a panic in it goes to
+// slog's default logger (SPEC B39).
 //
 // The target can be called through its own stub only once it was sent: before
 // that, call v. Errors are CodeInvalidArgument or CodeNotSupported and name what
@@ -211,13 +212,20 @@ func (t *targetCore) dispose() {
 
 func (t *targetCore) disposes() bool { _, ok := t.v.(disposer); return ok }
 
+// Disposed runs Dispose beside whoever gave the last handle back: that may be an
+// object in its turn, which Dispose may want to call.
 func (t *targetCore) Disposed() {
-	defer func() {
-		if r := recover(); r != nil {
-			slog.Default().Error("panic in the Dispose of a limpet target", "type", fmt.Sprintf("%T", t.v), "panic", r, "stack", string(debug.Stack()))
-		}
+	if !t.disposes() {
+		return
+	}
+	go func() { // ends with Dispose
+		defer func() {
+			if r := recover(); r != nil {
+				slog.Default().Error("panic in the Dispose of a limpet target", "type", fmt.Sprintf("%T", t.v), "panic", r, "stack", string(debug.Stack()))
+			}
+		}()
+		t.dispose()
 	}()
-	t.dispose()
 }
 
 func errUnsent() *Error {
@@ -288,13 +296,13 @@ func (s *streamCore) Disposed() { s.close() }
 type openStream struct {
 	s    *streamCore
 	stop func() bool
-	done bool
+	done atomic.Bool
 }
 
 // Read keeps to io.Reader whatever the reader does. An error but io.EOF arrives as
 // its text, as over a wire.
 func (o *openStream) Read(b []byte) (n int, err error) {
-	if o.done || o.s.closed.Load() {
+	if o.done.Load() || o.s.closed.Load() {
 		return 0, DisposedError()
 	}
 	defer func() {
@@ -315,7 +323,7 @@ func (o *openStream) Read(b []byte) (n int, err error) {
 }
 
 func (o *openStream) Close() error {
-	o.done = true
+	o.done.Store(true)
 	o.stop()
 	o.s.close()
 	return nil

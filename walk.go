@@ -2,6 +2,7 @@ package limpet
 
 import (
 	"context"
+	"runtime"
 	"strconv"
 )
 
@@ -79,6 +80,7 @@ func walk(ctx context.Context, codec Codec, o Origin, p Parcel, local []bool, t 
 // within calls r in the middle of a path that began at the object o, or at a
 // result if o is nil: then whoever walks has left its own object already.
 func (r *received) within(ctx context.Context, o Origin, t TargetCall) (Parcel, error) {
+	defer runtime.KeepAlive(r) // the handle is given back with it
 	if o == nil {
 		return r.c.Call(ctx, t)
 	}

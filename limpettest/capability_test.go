@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -282,9 +283,7 @@ func TestHandles(t *testing.T) {
 	if err := limpet.Do(ctx, a, (*desk).Drop); err != nil {
 		t.Fatal(err)
 	}
-	if g.disposed.Load() != 1 {
-		t.Fatalf("disposed %d times", g.disposed.Load())
-	}
+	eventually(t, "Dispose", func() bool { return g.disposed.Load() == 1 })
 }
 
 // eventually lets what goes on beside the test come to pass.
@@ -571,3 +570,52 @@ func TestStubInValue(t *testing.T) {
 }
 
 func (d *desk) StoreStub(context.Context) error { return d.st.KV().Put("stub", d.desk("x")) }
+
+// leaver is a target whose Dispose calls the object that let it go.
+type leaver struct {
+	a    *limpet.Stub[*desk]
+	done chan error
+}
+
+func (l *leaver) Dispose() {
+	_, err := limpet.Call(context.Background(), l.a, (*desk).Stored)
+	l.done <- err
+}
+
+func (l *leaver) Nothing(context.Context) error { return nil }
+
+// TestDisposeCalls lets Dispose call the object in whose turn the last handle was
+// given back, and a handle nobody closes be found by the garbage collector.
+func TestDisposeCalls(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	n := limpettest.Start(t, deskClass)
+	a := desks(t, n).Named("a")
+	l := &leaver{a, make(chan error, 1)}
+	s := must[*limpet.Stub[any]](t)(limpet.NewTarget(l))
+	if err := limpet.Do2(ctx, a, (*desk).Keep, s, true); err != nil {
+		t.Fatal(err)
+	}
+	s.Close()
+	if err := limpet.Do(ctx, a, (*desk).Drop); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-l.done; err != nil {
+		t.Fatal(err)
+	}
+
+	g := &gauge{}
+	func() {
+		lost := must[*limpet.Stub[any]](t)(limpet.NewTarget(g))
+		if _, err := limpet.Call1(ctx, a, (*desk).Echo, any([]any{lost})); err != nil {
+			t.Fatal(err)
+		}
+	}()
+	eventually(t, "collected", func() bool { runtime.GC(); return g.disposed.Load() == 1 })
+	// A promise that nobody closes lets its call go on.
+	desks(t, n).Named("b").Start(ctx, "count", "c", 2)
+	eventually(t, "the call has run", func() bool {
+		runtime.GC()
+		return must[int](t)(limpet.Call(ctx, desks(t, n).Named("b"), (*desk).Stored)) == 4
+	})
+}

@@ -180,7 +180,8 @@ func (n *Node) Metrics() []limpet.Metric {
 
 // Evict drops an object from memory as if it had been idle for long: the next
 // call constructs it again from its data. It reports whether there was an
-// incarnation to drop; an object at work is left alone.
+// incarnation to drop; an object at work is left alone, and one of which somebody
+// holds a function, target or stream.
 func (n *Node) Evict(id limpet.ID) bool {
 	up, _ := n.current()
 	return up != nil && up.Evict(id)

@@ -162,7 +162,8 @@ func (n *Node) Dir() string { return n.cfg.Dir }
 
 // Evict ends the incarnation of an object that has nothing to do: its data
 // stays, and the next call constructs it again. It reports whether there was
-// one to end; false means that the object is not in memory or is at work.
+// one to end; false means that the object is not in memory or is at work, or that
+// somebody holds what it gave away (docs/CAPABILITIES.md).
 func (n *Node) Evict(id limpet.ID) bool { return n.host.Evict(id) }
 
 // Drain stops the node's work: calls that have not started are refused, not

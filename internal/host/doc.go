@@ -30,7 +30,8 @@
 // states are drawn there), claim.go (which attempts run, rules A and B of
 // DESIGN 5) and ledger.go (which identities are written when, rules C and D).
 // Around them: incarnation.go (a life), turn.go (a turn), state.go (what the
-// object sees), fetch.go (http.Handlers), host.go and stop.go (all objects).
+// object sees), fetch.go (http.Handlers), export.go
+// (what an object gives away), host.go and stop.go (all objects).
 //
 // A turn is what an event does between taking and giving back the object. Its
 // writes are one commit. It ends when the handler returns, when it calls through

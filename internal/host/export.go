@@ -293,9 +293,14 @@ func (inc *incarnation) dropExports() {
 	all := inc.exports
 	inc.exports = nil
 	inc.mu.Unlock()
-	for x := range all {
-		x.c.Dispose(false)
+	if len(all) == 0 {
+		return
 	}
+	inc.host.pool.run(func() { // a reader's Close may take its time
+		for x := range all {
+			x.c.Dispose(false)
+		}
+	})
 }
 
 // goneError refuses the use of what an ended incarnation gave away: nothing ran.

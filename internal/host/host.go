@@ -586,8 +586,8 @@ func (h *Host) finishClaim(c *claim) {
 	h.claims.finish(c)
 }
 
-// Evict ends the object's incarnation if it is in memory and has nothing to do,
-// and reports whether it did.
+// Evict ends the object's incarnation if it is in memory, has nothing to do and
+// nobody holds what it gave away, and reports whether it did.
 func (h *Host) Evict(object limpet.ID) bool {
 	key := object.Bytes()
 	s := &h.shards[key[0]%shards]

@@ -349,8 +349,8 @@ func (inc *incarnation) end(running, waiting *limpet.Error) bool {
 	}
 	inc.quietLocked()
 	inc.mu.Unlock()
-	inc.dropExports()
 	inc.gone()
+	inc.dropExports()
 	return true
 }
 
