@@ -7,6 +7,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/limpet-dev/limpet"
 	"github.com/limpet-dev/limpet/internal/sim"
@@ -151,5 +154,23 @@ func TestAttemptEnds(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+func TestCountersAddUp(t *testing.T) {
+	// SPEC I3: calls of one kind are one line, with the time of all of them
+	var k Counters
+	for _, since := range []time.Duration{time.Second, 250 * ms} {
+		k.Outcome(newCall(), OutcomeRecovered, since)
+	}
+	got := map[string]float64{}
+	for _, m := range k.Metrics(newWorld(t).engine()) {
+		if m.Labels["outcome"] == "recovered" {
+			got[m.Name] += m.Value
+		}
+	}
+	want := map[string]float64{"limpet_call_retry_outcomes_total": 2, "limpet_call_retry_seconds_total": 1.25}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
 	}
 }
