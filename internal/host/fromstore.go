@@ -22,7 +22,11 @@ func (t storeStorage) Object(id [32]byte, b Birth) (Object, error) {
 	return storeObject{o}, nil
 }
 
-func (t storeStorage) Exists(id [32]byte) bool { return t.s.Exists(id) }
+// Exists says yes when it cannot be known: Object then tells why.
+func (t storeStorage) Exists(id [32]byte) bool {
+	ok, err := t.s.Exists(id)
+	return ok || err != nil
+}
 
 func (t storeStorage) Wait(ctx context.Context, p Pos) error {
 	return storeError(t.s.Wait(ctx, store.Pos(p)))

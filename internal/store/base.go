@@ -108,6 +108,8 @@ type BaseWrite struct {
 	// Claims replace what there is, nil removes it; KeepClaims leaves it.
 	Claims     []byte
 	KeepClaims bool
+	// ClaimsOnly changes nothing but the claims.
+	ClaimsOnly bool
 	// AlarmWas is Meta.AlarmMS as it was written last.
 	AlarmWas int64
 }

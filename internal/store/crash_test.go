@@ -11,6 +11,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 	"github.com/google/go-cmp/cmp"
@@ -82,33 +83,43 @@ type rollback struct{}
 func (rollback) Error() string { return "roll back" }
 
 // write makes a few random writes and notes them in m.
-func (w *workload) write(t testing.TB, o *workObject, m map[string]string, depth int) {
+func (w *workload) write(t testing.TB, o *workObject, m map[string]string, depth int) error {
 	for range 1 + w.rng.IntN(4) {
 		if w.rng.IntN(12) == 0 {
-			w.writeSQL(t, o, m)
+			if err := w.writeSQL(t, o, m); err != nil {
+				return err
+			}
 			continue
 		}
 		switch r := w.rng.IntN(20); {
 		case r < 11:
 			k, v := w.key(), w.value()
-			must(t, o.Put(k, v))
+			if err := o.Put(k, v); err != nil {
+				return err
+			}
 			m[k] = string(v)
 		case r < 14:
 			k := w.key()
 			ok, err := o.Delete(k)
-			must(t, err)
+			if err != nil {
+				return err
+			}
 			if _, had := m[k]; had != ok {
 				t.Fatalf("delete %q: %t, want %t", k, ok, had)
 			}
 			delete(m, k)
 		case r < 15 && depth == 0:
-			must(t, o.DeleteAll())
+			if err := o.DeleteAll(); err != nil {
+				return err
+			}
 			clear(m)
 		case r < 18 && depth < 3:
 			inner := maps.Clone(m)
 			fail := w.rng.IntN(2) == 0
 			err := o.Transaction(func() error {
-				w.write(t, o, inner, depth+1)
+				if err := w.write(t, o, inner, depth+1); err != nil {
+					return err
+				}
 				if fail {
 					return errRollback
 				}
@@ -116,25 +127,32 @@ func (w *workload) write(t testing.TB, o *workObject, m map[string]string, depth
 			})
 			if fail {
 				if err != errRollback { //nolint:errorlint // the very error
-					t.Fatalf("transaction: %v", err)
+					return fmt.Errorf("transaction: %w", err)
 				}
 				continue
 			}
-			must(t, err)
+			if err != nil {
+				return err
+			}
 			clear(m)
 			maps.Copy(m, inner)
 		case r < 19:
-			must(t, o.PutMany([]Entry{{"x", []byte("1")}, {"y", []byte("2")}}))
+			if err := o.PutMany([]Entry{{"x", []byte("1")}, {"y", []byte("2")}}); err != nil {
+				return err
+			}
 			m["x"], m["y"] = "1", "2"
 		default:
 			k := w.key()
 			v, ok, err := o.Get(k)
-			must(t, err)
+			if err != nil {
+				return err
+			}
 			if want, had := m[k]; had != ok || want != string(v) {
 				t.Fatalf("get %q: %d bytes, %t, want %d, %t", k, len(v), ok, len(want), had)
 			}
 		}
 	}
+	return nil
 }
 
 // identities are none, mostly, or one or two new ones.
@@ -178,7 +196,9 @@ func (w *workload) turn(t testing.TB, o *workObject) (c madeCommit, ok bool, err
 			return c, false, err
 		}
 	}
-	w.write(t, o, m, 0)
+	if err := w.write(t, o, m, 0); err != nil {
+		return c, false, errors.Join(err, o.Rollback())
+	}
 	if w.rng.IntN(8) == 0 {
 		must(t, o.Rollback())
 		return c, false, nil
@@ -186,8 +206,10 @@ func (w *workload) turn(t testing.TB, o *workObject) (c madeCommit, ok bool, err
 	ids, txid := w.identities(), o.e.txid
 	p, err := o.Commit(ids)
 	if err != nil {
-		if got := everything(t, o.Object); !maps.Equal(got, w.committed[o.n]) {
-			t.Errorf("a failed commit changed object %d", o.n)
+		if !errors.Is(err, errDisk) && !errors.Is(err, errBaseFailed) {
+			if got := everything(t, o.Object); !maps.Equal(got, w.committed[o.n]) {
+				t.Errorf("a failed commit changed object %d", o.n)
+			}
 		}
 		return c, false, err
 	}
@@ -232,7 +254,7 @@ func TestCrash(t *testing.T) {
 		}
 	})
 	t.Logf("%d seeds: %+v", seeds, total)
-	if !t.Failed() && (total.Lost == 0 || total.Kept == 0 || total.Torn == 0 || total.DuringOpen == 0 || total.Spilled == 0 || total.Dropped == 0) {
+	if !t.Failed() && (total.Lost == 0 || total.Kept == 0 || total.Torn == 0 || total.DuringOpen == 0 || total.Spilled == 0 || total.Dropped == 0 || total.Checkpointed == 0 || total.Recycled == 0 || total.PageReads == 0) {
 		t.Errorf("the workloads do not reach everything: %+v", total)
 	}
 }
@@ -244,6 +266,8 @@ type crashCounts struct {
 	Lost, Kept              int // commits that were not acknowledged
 	Torn                    int // tails that were cut
 	Spilled, Dropped        int // large commits; pieces of those that came to nothing
+	Checkpointed, Recycled  int // objects; segments
+	PageReads               int // pages that were read when they were needed
 }
 
 func (c *crashCounts) add(d crashCounts) {
@@ -257,6 +281,9 @@ func (c *crashCounts) add(d crashCounts) {
 	c.Torn += d.Torn
 	c.Spilled += d.Spilled
 	c.Dropped += d.Dropped
+	c.Checkpointed += d.Checkpointed
+	c.Recycled += d.Recycled
+	c.PageReads += d.PageReads
 }
 
 // world is one seed of TestCrash.
@@ -281,6 +308,12 @@ func crashSeed(t *testing.T, seed uint64) crashCounts {
 	w.opt = testOptions(w.disk)
 	w.opt.SegmentSize = int64(testSegment + rng.IntN(3)*5000)
 	w.opt.SpillAbove = []int64{0, 300, 3000, 9000}[rng.IntN(4)]
+	w.opt.LogLimit = w.opt.SegmentSize * int64(1+rng.IntN(6))
+	if w.opt.NoCheckpoints = rng.IntN(3) == 0; !w.opt.NoCheckpoints {
+		w.opt.CheckpointAge = time.Duration(1+rng.IntN(20)) * time.Millisecond
+	}
+	w.opt.LogMax = 4 << 20
+	w.opt.PageMemory = []int64{0, 1, 100 << 10, 500 << 10}[rng.IntN(4)]
 	defer func() {
 		if t.Failed() {
 			t.Logf("again with: go test ./internal/store -run TestCrash -seed %d", seed)
@@ -432,19 +465,21 @@ func (w *world) check(s *Store) {
 	}
 	data := int64(0)
 	for n := range crashObjects {
-		exists := s.Exists(objectID(n))
+		exists := exists(t, s, objectID(n))
 		if state := want[n]; (state != nil) != exists {
 			t.Errorf("object %d exists: %t, want %t", n, exists, state != nil)
 			continue
 		}
-		if !exists {
-			continue
+		if exists {
+			data++
 		}
-		data++
 		o, err := s.Object(objectID(n), Birth{Class: "Cart"})
 		if err != nil {
 			t.Error(err)
 			continue
+		}
+		if o.Exists() != exists {
+			t.Errorf("object %d exists when it is open: %t", n, o.Exists())
 		}
 		if got := everything(t, o); !maps.Equal(got, want[n]) {
 			t.Errorf("object %d, last of %v: %s", n, last, cmp.Diff(want[n], got))
@@ -502,7 +537,11 @@ func (w *world) live(s *Store) {
 		w.endLocked(w.disk, w.rng.IntN(2) == 0, w.rng.IntN(101), w.rng)
 	}
 	w.mu.Unlock()
-	w.Spilled += int(s.Stats().Spilled)
+	st := s.Stats()
+	w.Spilled += int(st.Spilled)
+	w.Checkpointed += int(st.Checkpointed)
+	w.Recycled += int(st.Recycled)
+	w.PageReads += int(st.PageReads)
 	_ = s.Close() // writes what it has to a disk nobody reads any more, or fails
 	w.disk = w.after
 }
@@ -516,6 +555,15 @@ func (w *world) work(s *Store, load *workload, k, workers int) {
 		if cut {
 			break
 		}
+		if load.rng.IntN(15) == 0 {
+			if err := s.Checkpoint(context.Background()); err != nil {
+				w.mu.Lock()
+				if !w.cut {
+					t.Errorf("checkpoint: %v", err)
+				}
+				w.mu.Unlock()
+			}
+		}
 		if load.rng.IntN(12) == 0 {
 			w.register(s, fmt.Sprintf("class %d %d %d", k, i, load.rng.IntN(1000)))
 		}
@@ -524,8 +572,13 @@ func (w *world) work(s *Store, load *workload, k, workers int) {
 		if o == nil {
 			h, err := s.Object(objectID(n), Birth{Class: "Cart", Name: fmt.Sprint(n)})
 			if err != nil {
-				t.Error(err)
-				return
+				w.mu.Lock()
+				var damage *DamageError
+				if !w.cut || errors.As(err, &damage) {
+					t.Error(err)
+				}
+				w.mu.Unlock()
+				break
 			}
 			o = &workObject{h, n}
 			load.open[n] = o
@@ -533,7 +586,7 @@ func (w *world) work(s *Store, load *workload, k, workers int) {
 		c, ok, err := load.turn(t, o)
 		if err != nil {
 			w.mu.Lock()
-			if !w.cut || !errors.Is(err, ErrLost) && !errors.Is(err, ErrStorageFull) {
+			if !w.cut || !errors.Is(err, ErrLost) && !errors.Is(err, ErrStorageFull) && !errors.Is(err, errDisk) && !errors.Is(err, errBaseFailed) {
 				t.Errorf("commit: %v", err)
 			}
 			w.mu.Unlock()

@@ -25,7 +25,8 @@ const (
 	lockName         = "lock"
 	pidName          = "pid"
 	logName          = "log"
-	directoryVersion = 1
+	baseName         = "base"
+	directoryVersion = 2 // 1 had no base store
 	maxDirectoryFile = 64 << 20
 	maxClassText     = 4 << 10 // bytes of a class name or identity
 )
@@ -50,6 +51,9 @@ type directory struct {
 	// LogStarted is set once the first segment is durable: from then on a log
 	// without segments is damage.
 	LogStarted bool `json:"log_started"`
+	// BaseStarted is set once there is a base store: from then on a directory
+	// without is damaged.
+	BaseStarted bool `json:"base_started,omitempty"`
 	// Classes maps the name of a class to its identity.
 	Classes map[string]string `json:"classes"`
 }
@@ -157,7 +161,7 @@ func decodeDirectory(path string, b []byte) (d directory, err error) {
 	if err := dec.Decode(&d); err != nil {
 		return damage("%v", err)
 	}
-	if d.Format != directoryVersion || d.Node == (ID{}) || d.Disk == (ID{}) || d.History == (ID{}) {
+	if d.Format < 1 || d.Format > directoryVersion || d.Node == (ID{}) || d.Disk == (ID{}) || d.History == (ID{}) {
 		return damage("format, node, disk or history is missing")
 	}
 	return d, nil

@@ -123,9 +123,9 @@ func TestDirectoryRefused(t *testing.T) {
 		},
 		"without limpet.json": {
 			change: func(t *testing.T, d *disk) { must(t, d.fs.Remove("data/"+directoryName)) }, is: ErrNotLimpet,
-			text: "holds log",
+			text: "holds base, log",
 		},
-		"newer":    {change: edit(`"format": 1`, `"format": 2`), text: "data/limpet.json was written by a newer limpet: the directory has format 2, this one reads up to 1"},
+		"newer":    {change: edit(`"format": 2`, `"format": 3`), text: "data/limpet.json was written by a newer limpet: the directory has format 3, this one reads up to 2"},
 		"edited":   {change: edit(`"log_started": true`, `"log_started": false`), damage: true, text: "checksum is"},
 		"not JSON": {change: edit(`{`, `[`), damage: true, text: "not JSON"},
 		"empty":    {change: create(directoryName), damage: true, text: "not JSON"},

@@ -234,3 +234,10 @@ func numbered(prefix string, n int) []string {
 	}
 	return s
 }
+
+func exists(t testing.TB, s *Store, id ObjectID) bool {
+	t.Helper()
+	ok, err := s.Exists(id)
+	must(t, err)
+	return ok
+}

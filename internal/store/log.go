@@ -74,6 +74,15 @@ type CommitLog interface {
 	// the record is dropped, and Wait on its position says so.
 	Append(rec []byte) Pos
 
+	// Next is a position that no record before it can still get: that of the next
+	// Append, or an earlier one of what is not durable.
+	Next() Pos
+
+	// Truncate gives back what is before p: records there need not come again
+	// at the next Replay. All before p is durable. An error leaves some of it; it may be
+	// called again.
+	Truncate(p Pos) error
+
 	// Wait returns nil when everything up to p is durable, ErrLost wrapping
 	// the cause when it never will be known to be, ErrClosed when the log was
 	// closed before, or the cause of ctx.

@@ -208,6 +208,11 @@ func (m *MemBase) Write(info *BaseInfo, objects ...*BaseWrite) error {
 			continue
 		}
 		was := m.now.objects[w.ID]
+		if w.ClaimsOnly {
+			was.claims = bytes.Clone(w.Claims)
+			m.now.objects[w.ID] = was
+			continue
+		}
 		o := memBaseObject{meta: w.Meta.encode(), claims: bytes.Clone(w.Claims)}
 		if w.Meta.Txid == 0 {
 			o.meta = was.meta

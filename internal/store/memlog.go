@@ -13,6 +13,7 @@ import (
 type MemLog struct {
 	queue
 	kept    []memBatch // durable, under queue.mu
+	gone    uint64     // index of the last batch before kept
 	held    bool       // under queue.mu
 	stopped sync.WaitGroup
 }
@@ -38,7 +39,7 @@ func (l *MemLog) Crash() *MemLog {
 	n := NewMemLog(l.limit)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	n.kept = slices.Clone(l.kept)
+	n.kept, n.gone = slices.Clone(l.kept), l.gone
 	return n
 }
 
@@ -80,6 +81,9 @@ func (l *MemLog) Replay(ctx context.Context, fn func(Replayed) error) (ReplaySta
 		stats.Last = b.pos
 	}
 	l.mu.Lock()
+	if l.gone > stats.Last.Index {
+		stats.Last = Pos{localTerm, l.gone}
+	}
 	l.durable.Store(stats.Last.Index)
 	l.startLocked(stats.Last.Index + 1)
 	l.mu.Unlock()
@@ -98,9 +102,22 @@ func (l *MemLog) Reread(p Place, buf []byte) ([]byte, error) {
 	defer l.mu.Unlock()
 	buf = buf[:0]
 	for _, e := range p {
-		buf = append(buf, l.kept[e.file-1].payload[e.off:e.off+int64(e.size)]...)
+		if e.file <= l.gone {
+			return nil, fmt.Errorf("batch %d was given back", e.file)
+		}
+		buf = append(buf, l.kept[e.file-1-l.gone].payload[e.off:e.off+int64(e.size)]...)
 	}
 	return buf, nil
+}
+
+// Truncate implements CommitLog.
+func (l *MemLog) Truncate(p Pos) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for len(l.kept) > 0 && l.kept[0].pos.Compare(p) < 0 {
+		l.kept, l.gone = l.kept[1:], l.kept[0].pos.Index
+	}
+	return nil
 }
 
 // Admit implements CommitLog; there is always room.

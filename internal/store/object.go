@@ -170,7 +170,9 @@ func (o *Object) Note(ids []limpet.Identity, kept ...Kept) (Pos, error) {
 	if err := o.admit(buf); err != nil {
 		return Pos{}, fmt.Errorf("commit object %x: %w", o.id, err)
 	}
-	o.publish(buf)
+	o.e.mu.Lock()
+	defer o.e.mu.Unlock()
+	o.publish(buf, ids, kept)
 	o.born()
 	return o.pos, nil
 }
@@ -236,12 +238,19 @@ func (o *Object) Destroy(ids []limpet.Identity) (Pos, error) {
 	if err := o.admit(buf); err != nil {
 		return Pos{}, fmt.Errorf("destroy object %x: %w", o.id, err)
 	}
-	o.publish(buf)
+	o.e.mu.Lock()
+	o.publish(buf, ids, nil)
 	if o.e.born.Load() {
 		o.birth = o.e.birth
 		o.s.withData.Add(-1)
 	}
-	o.e.forget()
+	pages := o.e.pages
+	o.e.pages, o.e.birth = nil, Birth{}
+	o.e.born.Store(false)
+	o.e.mu.Unlock()
+	if pages != nil {
+		pages.Release()
+	}
 	return o.pos, nil
 }
 
@@ -257,26 +266,15 @@ func (o *Object) Sleep() error {
 	return o.disconnect()
 }
 
-// Close gives the handle back; an open turn is rolled back. Until there are
-// checkpoints the pages of an object with data stay in memory. A second Close
-// does nothing.
+// Close gives the handle back; an open turn is rolled back. The pages stay in
+// memory until a checkpoint has them. A second Close does nothing.
 func (o *Object) Close() error {
 	if o.closed {
 		return nil
 	}
 	err := errors.Join(o.Rollback(), o.disconnect())
 	o.closed = true
-	o.s.mu.Lock()
-	defer o.s.mu.Unlock()
-	o.e.open = false
-	if o.e.pages != nil && o.e.pages.PageCount() == 0 {
-		o.e.pages.Release()
-		o.e.pages = nil
-	}
-	if o.e.txid == 0 {
-		delete(o.s.objects, o.id)
-	}
-	o.s.openObjects.Add(-1)
+	o.s.giveBack(o.e)
 	return err
 }
 
@@ -306,7 +304,11 @@ func (o *Object) connect() error {
 		return nil
 	}
 	if o.e.pages == nil {
-		o.e.pages = vfs.NewPages(o.s.alloc, pageSize)
+		p := vfs.NewPages(o.s.alloc, pageSize)
+		p.Share(&o.e.mu)
+		o.e.mu.Lock()
+		o.e.pages = p
+		o.e.mu.Unlock()
 	}
 	c, err := vfs.Open(o.e.pages, (*objectSink)(o), vfs.Options{MaxBytes: o.s.opt.Limits.Database + maxSlack})
 	if err != nil {
@@ -314,6 +316,8 @@ func (o *Object) connect() error {
 	}
 	c.SetInterrupt(o.done)
 	o.conn = c
+	o.s.connections.Add(1)
+	o.s.lookAtMemory()
 	return nil
 }
 
@@ -325,6 +329,7 @@ func (o *Object) disconnect() error {
 	o.closeSession()
 	c := o.conn
 	o.conn = nil
+	o.s.connections.Add(-1)
 	clear(o.stmts[:])
 	if err := c.Close(); err != nil {
 		c.Discard() // the memory is lost, the pages are not
@@ -491,12 +496,15 @@ func (o *Object) appendBirth(b []byte) []byte {
 	return appendBirth(b, &o.birth)
 }
 
-// publish appends an admitted record.
-func (o *Object) publish(buf *[]byte) {
+// publish appends an admitted record. e.mu is held.
+func (o *Object) publish(buf *[]byte, ids []limpet.Identity, kept []Kept) {
+	o.s.note(o.e)
+	o.s.say(o.e, ids, kept)
 	o.pos = o.s.log.Append(*buf)
 	o.freeRecord(buf)
 	o.e.txid++
 	o.e.pos = o.pos
+	o.e.spilling = 0
 }
 
 // born notes that a record has the object's birth.
@@ -558,7 +566,7 @@ func (k *objectSink) Publish() {
 	o := (*Object)(k)
 	buf := o.rec
 	o.rec, o.logged = nil, true
-	o.publish(buf)
+	o.publish(buf, o.ids, o.kept)
 	o.born()
 }
 
@@ -567,6 +575,7 @@ func (k *objectSink) Abandon() {
 	o := (*Object)(k)
 	buf := o.rec
 	o.rec = nil
+	o.e.spilling = 0
 	o.s.log.Release(len(*buf))
 	o.freeRecord(buf)
 }

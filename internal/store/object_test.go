@@ -98,7 +98,7 @@ func TestTurn(t *testing.T) {
 	d := newCrashableDisk()
 	s := openStore(t, testOptions(d))
 	o := openObject(t, s, 1)
-	if s.Exists(o.ID()) || o.Exists() || o.Dirty() || !o.LastPos().IsZero() {
+	if exists(t, s, o.ID()) || o.Exists() || o.Dirty() || !o.LastPos().IsZero() {
 		t.Error("a new object is not empty")
 	}
 	if p, err := o.Commit(nil); err != nil || !p.IsZero() {
@@ -109,14 +109,14 @@ func TestTurn(t *testing.T) {
 	}
 	must(t, o.Put("a", []byte("1")))
 	must(t, o.Put("b", []byte("2")))
-	if !o.Dirty() || s.Exists(o.ID()) {
+	if !o.Dirty() || exists(t, s, o.ID()) {
 		t.Error("after a put: not dirty, or existing before the commit")
 	}
 	p1 := commit(t, o)
 	if st := s.Stats(); st.Records != 1 || st.Objects != 1 || st.OpenObjects != 1 {
 		t.Errorf("two puts and a commit: %+v, want one record and object", st)
 	}
-	if o.Dirty() || !s.Exists(o.ID()) || o.LastPos() != p1 {
+	if o.Dirty() || !exists(t, s, o.ID()) || o.LastPos() != p1 {
 		t.Error("after the commit")
 	}
 	must(t, o.Put("a", []byte("x")))
@@ -159,7 +159,7 @@ func TestTurn(t *testing.T) {
 	if got, _ := s.RecoveredIdentities(); got != nil {
 		t.Error("identities are handed over twice")
 	}
-	if !s.Exists(objectID(1)) || s.Exists(objectID(2)) {
+	if !exists(t, s, objectID(1)) || exists(t, s, objectID(2)) {
 		t.Error("Exists after a restart")
 	}
 	if n := openObject(t, s, 2).Birth(); !n.Named { // not yet born: as it is to be
@@ -469,7 +469,7 @@ func TestDestroy(t *testing.T) {
 	p, err := o.Destroy([]limpet.Identity{identity(1)})
 	must(t, err)
 	must(t, s.Wait(t.Context(), p))
-	if s.Exists(o.ID()) || s.Stats().PageBytes != 0 || s.Stats().Objects != 0 || o.LastPos() != p {
+	if exists(t, s, o.ID()) || s.Stats().PageBytes != 0 || s.Stats().Objects != 0 || o.LastPos() != p {
 		t.Errorf("after Destroy: %+v", s.Stats())
 	}
 	wantContents(t, o, map[string]string{})
@@ -485,7 +485,7 @@ func TestDestroy(t *testing.T) {
 	must(t, s.Close())
 
 	s = openStore(t, testOptions(d.crash(0, nil)))
-	if s.Exists(objectID(1)) || s.Exists(objectID(2)) || s.Stats().Objects != 0 {
+	if exists(t, s, objectID(1)) || exists(t, s, objectID(2)) || s.Stats().Objects != 0 {
 		t.Error("a destroyed object exists after a restart")
 	}
 	if ids, _ := s.RecoveredIdentities(); len(ids) != 2 {
@@ -687,7 +687,7 @@ func TestConcurrentObjects(t *testing.T) {
 				return
 			default:
 				_ = s.Stats()
-				_ = s.Exists(objectID(3))
+				_ = exists(t, s, objectID(3))
 				_ = s.Full()
 				_ = s.Durable()
 				runtime.Gosched()

@@ -33,9 +33,10 @@ type pebbleBase struct {
 	files  *pebble.FileCache
 	create bool
 
-	mu sync.RWMutex // held while db is used; for writing while it is replaced
-	db *pebble.DB   // nil after a Reopen that failed, and after Close
-	at *baseFailure // of db
+	mu     sync.RWMutex // held while db is used; for writing while it is replaced
+	closed bool         // by Close
+	db     *pebble.DB   // nil after a Reopen that failed, and after Close
+	at     *baseFailure // of db
 }
 
 // baseFailure is told by the goroutines of one pebble. After the first failure
@@ -208,7 +209,9 @@ func (b *pebbleBase) Info() (i BaseInfo, err error) {
 // Load implements BaseStore.
 func (b *pebbleBase) Load(id ObjectID) (o BaseObject, ok bool, err error) {
 	slot := SlotOf(id)
-	err = b.use(func(db *pebble.DB) (err error) {
+	err = b.use(func(open *pebble.DB) (err error) {
+		db := open.NewSnapshot() // a checkpoint may change both
+		defer db.Close()
 		ok, err = get(db, baseKey(slot, baseMeta, &id), func(v []byte) (err error) {
 			o.BaseMeta, err = decodeBaseMeta(v)
 			return err
@@ -475,6 +478,14 @@ func (w *baseWriter) object(o *BaseWrite) {
 		return
 	}
 	m := &o.Meta
+	if o.ClaimsOnly {
+		if o.Claims != nil {
+			w.set(key(baseClaims), o.Claims)
+		} else {
+			w.delete(key(baseClaims))
+		}
+		return
+	}
 	switch {
 	case m.Mixed:
 	case m.Pages.Inline:
@@ -586,6 +597,9 @@ func (b *pebbleBase) Close() error {
 			err = failed
 		}
 		b.db = nil
+	}
+	if !b.closed {
+		b.closed = true
 		b.release()
 	}
 	return err

@@ -147,6 +147,13 @@ func (q *queue) failLocked(err error, lost bool) bool {
 	return true
 }
 
+// Next implements CommitLog.
+func (q *queue) Next() Pos {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return Pos{localTerm, q.open.index}
+}
+
 // Durable implements CommitLog.
 func (q *queue) Durable() Pos {
 	if n := q.durable.Load(); n > 0 {

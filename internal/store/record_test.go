@@ -206,8 +206,12 @@ func replayRecords(t *testing.T, records ...[]byte) (*Store, error) {
 	}
 	must(t, s.Close())
 	n, err := Open(context.Background(), testOptions(d))
-	if err == nil {
-		t.Cleanup(func() { _ = n.Close() })
+	if err != nil {
+		return n, err
+	}
+	t.Cleanup(func() { _ = n.Close() })
+	for _, e := range n.objects {
+		err = errors.Join(err, n.load(e))
 	}
 	return n, err
 }

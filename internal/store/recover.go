@@ -3,8 +3,10 @@ package store
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"io"
 	"slices"
 	"strings"
@@ -25,6 +27,15 @@ import (
 //	                          ├─ other bytes in a later segment ───> damage
 //	                          └─ other bytes in this segment only ─> torn tail: cut
 //
+// In a segment that was used before other bytes say nothing, since rests of that
+// use may be anywhere: there only the header of the batch that comes next tells a
+// torn tail. No rest of an earlier use is a whole frame: the number of the segment
+// is in the checksums.
+//
+// The log need not begin with its first batch. It must begin with one that the
+// base store does not need, or with the one after those that the base store has;
+// pieces of a batch that began in a segment before are passed over.
+//
 // The cut bytes are overwritten with zeros, last segment first, before anything
 // is appended: a batch that was cut can never become valid again.
 type recovery struct {
@@ -33,10 +44,15 @@ type recovery struct {
 
 	stats ReplayStats
 	tail  []*segment // from the one to append to on, open; the caller's to close
+	// sealed are the segments before.
+	sealed []sealedSegment
 
-	index uint64 // of the batch that comes next
-	part  uint32 // of its piece that comes next
-	acc   []byte // payload of its pieces so far
+	index uint64            // of the batch that comes next; 0 before the first
+	rest  uint64            // of the batch whose last pieces stand first
+	begin uint64            // of the first batch
+	used  map[uint64]uint64 // by segment: index of the last batch that has a frame there
+	part  uint32            // of its piece that comes next
+	acc   []byte            // payload of its pieces so far
 	// pieces are the frames of the batch so far; last those of the last whole one.
 	pieces, last []framePlace
 }
@@ -52,7 +68,7 @@ func (r *recovery) run(ctx context.Context) (ReplayStats, error) {
 	if err != nil || len(numbers) == 0 {
 		return r.stats, err
 	}
-	r.index = 1
+	r.used = map[uint64]uint64{}
 	var buf []byte
 	var end framePlace // where good frames end
 	var torn int64     // bytes of the segment of end that are not zero
@@ -89,12 +105,21 @@ func (r *recovery) run(ctx context.Context) (ReplayStats, error) {
 		if f, at, found := findFrame(buf, off, seed); found {
 			return r.stats, r.damage(number, off, "%s, and batch %d follows whole at byte %d", reason, f.index, at)
 		}
-		torn = lastNonZero(buf[off:])
-	}
-	if r.opt.verify != nil {
-		if err := r.opt.verify(); err != nil {
-			return r.stats, err
+		if recycled(buf) {
+			torn = r.tornFrame(buf, off, seed)
+		} else {
+			torn = lastNonZero(buf[off:])
 		}
+	}
+	from := max(r.opt.from.Index, 1)
+	if r.index == 0 {
+		r.index = from
+	}
+	if r.index < from {
+		return r.stats, r.damage(end.number, end.off, "the log ends with batch %d, and the base store has batches up to %d", r.index-1, from-1)
+	}
+	if r.index > 1 { // also if the first batch was not whole
+		r.stats.Last = Pos{localTerm, r.index - 1}
 	}
 	return r.stats, r.finish(numbers, sizes, end, torn)
 }
@@ -115,7 +140,8 @@ func (r *recovery) list() ([]uint64, error) {
 	for _, name := range names {
 		if n, ok := parseSegmentName(name); ok {
 			numbers = append(numbers, n)
-		} else if base, ok := strings.CutSuffix(name, tempSuffix); ok {
+		} else if base, ok := strings.CutSuffix(name, tempSuffix); ok || strings.HasSuffix(name, freeSuffix) {
+			base = strings.TrimSuffix(base, freeSuffix)
 			if _, ok := parseSegmentName(base); ok {
 				if err := fs.Remove(fs.PathJoin(dir, name)); err != nil {
 					return nil, fmt.Errorf("remove %s: %w", name, err)
@@ -130,8 +156,12 @@ func (r *recovery) list() ([]uint64, error) {
 		}
 		return nil, nil
 	}
+	first := r.opt.first
+	if r.opt.from.Index > 1 {
+		first = numbers[0] // its first batch says whether one is missing before
+	}
 	for i, n := range numbers {
-		if want := r.opt.first + uint64(i); n != want {
+		if want := first + uint64(i); n != want {
 			return nil, r.missing(want, fmt.Sprintf("segment %d is there", n))
 		}
 	}
@@ -194,6 +224,18 @@ func (r *recovery) walk(number uint64, buf []byte) (off int64, reason string, er
 		}
 		if f.flags&^frameLast != 0 || f.group != 0 || f.term != localTerm {
 			return off, "", r.damage(number, off, "batch %d has flags %#x, group %d, term %d, which this limpet does not write", f.index, f.flags, f.group, f.term)
+		}
+		r.used[number] = f.index
+		if r.index == 0 {
+			if f.part > 0 && f.index < r.opt.from.Index && (r.rest == 0 || r.rest == f.index) {
+				r.rest = f.index
+				off += f.size()
+				continue
+			}
+			if f.index > max(r.opt.from.Index, 1) || r.rest > 0 && f.index != r.rest+1 {
+				return off, "", r.damage(number, off, "the log begins with batch %d, and the base store has only those before batch %d: segments before are missing", f.index, max(r.opt.from.Index, 1))
+			}
+			r.index, r.begin = f.index, f.index
 		}
 		if f.index != r.index || f.part != r.part {
 			return off, "", r.damage(number, off, "piece %d of batch %d stands where piece %d of batch %d must", f.part, f.index, r.part, r.index)
@@ -274,14 +316,11 @@ func (r *recovery) place(from, size int) (p Place) {
 
 // mustBeUnused refuses a segment after the end of the log that is not empty.
 func (r *recovery) mustBeUnused(number uint64, buf []byte, end framePlace) error {
-	rest := buf[segmentHeaderSize:]
-	n := lastNonZero(rest)
-	if n == 0 {
-		return nil
-	}
 	what := "bytes are written"
 	if f, at, found := findFrame(buf, segmentHeaderSize, r.opt.identity.seed(number)); found {
 		what = fmt.Sprintf("batch %d is whole at byte %d", f.index, at)
+	} else if recycled(buf) || lastNonZero(buf[segmentHeaderSize:]) == 0 {
+		return nil
 	}
 	return r.damage(end.number, end.off, "the log ends here, but in the later segment %d %s", number, what)
 }
@@ -319,10 +358,11 @@ func (r *recovery) finish(numbers []uint64, sizes map[uint64]int64, end framePla
 		}
 	}
 	for _, number := range numbers {
+		path := r.path(number)
 		if number < end.number {
+			r.sealed = append(r.sealed, sealedSegment{number: number, path: path, size: sizes[number], last: r.used[number]})
 			continue
 		}
-		path := r.path(number)
 		f, err := r.opt.fs.OpenReadWrite(path, vfs.WriteCategoryUnspecified)
 		if err != nil {
 			return fmt.Errorf("open %s: %w", path, err)
@@ -334,6 +374,16 @@ func (r *recovery) finish(numbers []uint64, sizes map[uint64]int64, end framePla
 		r.tail = append(r.tail, s)
 	}
 	return nil
+}
+
+// tornFrame is how many bytes a frame that was being written takes at off, 0 when
+// there is no sign of one: its header must be whole, and the next that comes.
+func (r *recovery) tornFrame(buf []byte, off int64, seed uint32) int64 {
+	b := buf[off:]
+	if len(b) < frameHeaderSize || !bytes.Equal(b[:4], frameMagic) || binary.LittleEndian.Uint32(b[48:]) != crc32.Update(seedAt(seed, off), castagnoli, b[:48]) {
+		return 0
+	}
+	return min(int64(len(b)), frameHeaderSize+int64(binary.LittleEndian.Uint32(b[40:])))
 }
 
 // rewrite writes the place anew, with zeros or with what it has, and syncs it.

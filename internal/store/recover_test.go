@@ -174,7 +174,7 @@ func TestDamage(t *testing.T) {
 			damage: func(t *testing.T, fs vfs.FS) {
 				id := testIdentity
 				id.history[5]++
-				editFile(t, fs, seg2, func(b []byte) []byte { copy(b, encodeSegmentHeader(2, testSegment, id)); return b })
+				editFile(t, fs, seg2, func(b []byte) []byte { copy(b, encodeSegmentHeader(segmentVersion, 2, testSegment, id)); return b })
 			},
 			file: seg2, offset: 32, reason: "belongs to history 010000000001",
 		},
@@ -182,7 +182,7 @@ func TestDamage(t *testing.T) {
 			damage: func(t *testing.T, fs vfs.FS) {
 				id := testIdentity
 				id.disk[5]++
-				editFile(t, fs, seg2, func(b []byte) []byte { copy(b, encodeSegmentHeader(2, testSegment, id)); return b })
+				editFile(t, fs, seg2, func(b []byte) []byte { copy(b, encodeSegmentHeader(segmentVersion, 2, testSegment, id)); return b })
 			},
 			file: seg2, offset: 48, reason: "belongs to disk",
 		},
@@ -192,7 +192,7 @@ func TestDamage(t *testing.T) {
 					return newer(b, 0, 64, func(b []byte) { binary.LittleEndian.PutUint32(b[8:], 7) }, 0)
 				})
 			},
-			file: seg2, format: true, reason: "written by a newer limpet: the segment has format 7, this one reads up to 1",
+			file: seg2, format: true, reason: "written by a newer limpet: the segment has format 7, this one reads up to 2",
 		},
 		"newer batch format": {
 			damage: func(t *testing.T, fs vfs.FS) {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -36,9 +37,13 @@ type logOptions struct {
 	// fullChanged is called when preparing a segment begins to fail, with the
 	// cause, and when it works again, with nil.
 	fullChanged func(error)
-	// verify is called when all records of a replay were given, before anything
-	// on the disk is changed; its error ends the replay. It may be nil.
-	verify func() error
+	// from is where the base store needs replay to begin: it has all before.
+	from Pos
+	// limit is how many bytes all segments may have; 0 is no limit. Beyond it
+	// no segment is prepared.
+	limit int64
+	// shorten is called by the preparer when limit is met, and is to Truncate.
+	shorten func() error
 	// progress is called before each segment of a replay, from 1.
 	progress func(segment, of int, stats *ReplayStats)
 }
@@ -55,12 +60,18 @@ type segmentLog struct {
 	opt logOptions
 
 	// Under queue.mu.
+	sealed     []sealedSegment // full ones, oldest first
 	current    *segment
 	ready      []*segment
-	reserved   int64 // cost of admitted records that have not been appended
-	shortage   bool  // an Admit waits for another segment
-	prepareErr error // of the last attempt; nil when it worked
+	free       []string // files of segments that were given back, to be used again
+	gone       uint64   // no batch up to this can come again at a replay
+	reserved   int64    // cost of admitted records that have not been appended
+	shortage   bool     // an Admit waits for another segment
+	prepareErr error    // of the last attempt; nil when it worked
 	readiness  chan struct{}
+
+	truncating sync.Mutex   // held by Truncate
+	sealedSize atomic.Int64 // bytes of sealed
 
 	kick    chan struct{} // tells the preparer to look again
 	stop    chan struct{} // closed by Close
@@ -70,8 +81,22 @@ type segmentLog struct {
 
 // logCounters are under queue.mu.
 type logCounters struct {
-	records, batches, bytes, syncs, segments int64
+	records, batches, bytes, syncs, segments, recycled int64
 }
+
+// sealedSegment is a segment that is full.
+type sealedSegment struct {
+	number  uint64
+	path    string
+	size    int64
+	last    uint64 // index of the last batch that may have a piece in it
+	renamed bool   // it has the name of a free one, perhaps not durably
+}
+
+// maxFree is how many segments that were given back are kept to be used again.
+const maxFree = 4
+
+var errLogLimit = errors.New("the commit log waits for checkpoints, since it has its full size")
 
 func newSegmentLog(opt logOptions) *segmentLog {
 	l := &segmentLog{opt: opt, kick: make(chan struct{}, 1), stop: make(chan struct{}), readiness: make(chan struct{})}
@@ -98,7 +123,15 @@ func (l *segmentLog) Replay(ctx context.Context, fn func(Replayed) error) (Repla
 		return stats, err
 	}
 	l.mu.Lock()
-	l.current, l.ready = r.tail[0], r.tail[1:]
+	l.current, l.ready, l.sealed = r.tail[0], r.tail[1:], r.sealed
+	for i := range l.sealed {
+		l.sealedSize.Add(l.sealed[i].size)
+	}
+	if r.begin > 0 {
+		l.gone = r.begin - 1
+	} else {
+		l.gone = stats.Last.Index
+	}
 	l.durable.Store(stats.Last.Index)
 	l.startLocked(stats.Last.Index + 1)
 	l.mu.Unlock()
@@ -195,6 +228,118 @@ func (l *segmentLog) Append(rec []byte) Pos {
 	return l.appendLocked(rec)
 }
 
+// sizeLocked is the bytes of all segments, those that are ready too.
+func (l *segmentLog) sizeLocked() (n int64) {
+	for i := range l.sealed {
+		n += l.sealed[i].size
+	}
+	for _, s := range l.ready {
+		n += s.size
+	}
+	return n + l.current.size
+}
+
+// Size is the bytes of all segments that are full, and of what is in the one in use.
+func (l *segmentLog) Size() (n int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for i := range l.sealed {
+		n += l.sealed[i].size
+	}
+	if l.current != nil {
+		n += l.current.off
+	}
+	return n
+}
+
+// Gone is the index of the last batch that cannot come again at a replay.
+func (l *segmentLog) Gone() uint64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.gone
+}
+
+// Truncate implements CommitLog: segments with nothing at or after p get the name
+// of free ones, one after the other, so that what a crash leaves has no gap.
+func (l *segmentLog) Truncate(p Pos) error {
+	l.truncating.Lock()
+	defer l.truncating.Unlock()
+	fs := l.opt.fs
+	for {
+		l.mu.Lock()
+		if len(l.sealed) == 0 || l.sealed[0].last >= p.Index || l.err != nil {
+			l.mu.Unlock()
+			return nil
+		}
+		s := l.sealed[0]
+		l.mu.Unlock()
+		free := s.path + freeSuffix
+		if !s.renamed {
+			if err := fs.Rename(s.path, free); err != nil {
+				return fmt.Errorf("give back segment %s: %w", s.path, err)
+			}
+			l.mu.Lock()
+			l.sealed[0].renamed = true
+			l.mu.Unlock()
+		}
+		if err := syncDir(fs, l.opt.dir); err != nil {
+			return err
+		}
+		l.mu.Lock()
+		keep := s.size == l.opt.size && len(l.free) < maxFree
+		if keep {
+			l.free = append(l.free, free)
+		}
+		l.gone = s.last
+		l.sealed = l.sealed[1:]
+		l.sealedSize.Add(-s.size)
+		full := l.prepareErr != nil
+		l.mu.Unlock()
+		if !keep {
+			if err := fs.Remove(free); err != nil {
+				return fmt.Errorf("remove %s: %w", free, err)
+			}
+		}
+		if full {
+			l.kickPreparer()
+		}
+	}
+}
+
+// prepareNext makes segment number, out of a free file if there is one.
+func (l *segmentLog) prepareNext(number uint64) (*segment, error) {
+	over := func() bool {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return l.opt.limit > 0 && l.sizeLocked()+l.opt.size > l.opt.limit
+	}
+	if over() {
+		var err error
+		if l.opt.shorten != nil {
+			err = l.opt.shorten()
+		}
+		if over() {
+			return nil, errors.Join(fmt.Errorf("%w of %d bytes", errLogLimit, l.opt.limit), err)
+		}
+	}
+	l.mu.Lock()
+	free := ""
+	if n := len(l.free); n > 0 {
+		free, l.free = l.free[n-1], l.free[:n-1]
+	}
+	l.mu.Unlock()
+	if free != "" {
+		s, err := recycleSegment(l.opt.fs, l.opt.dir, free, number, l.opt.size, l.opt.identity)
+		if err == nil {
+			l.mu.Lock()
+			l.stats.recycled++
+			l.mu.Unlock()
+		}
+		return s, err // the file is left to the next start if it failed
+	}
+	return prepareSegment(l.opt.fs, l.opt.dir, number, l.opt.size, l.opt.identity)
+}
+
 // Close implements CommitLog.
 func (l *segmentLog) Close() error {
 	l.mu.Lock()
@@ -261,6 +406,12 @@ func (l *segmentLog) flush() {
 				l.opt.fatal(lost)
 			}
 			return
+		}
+		for _, p := range pieces {
+			if p.from < 0 {
+				l.sealed = append(l.sealed, sealedSegment{number: p.s.number, path: p.s.path, size: p.s.size, last: b.index})
+				l.sealedSize.Add(p.s.size)
+			}
 		}
 		l.stats.batches++
 		l.stats.records += int64(b.records)
@@ -351,7 +502,7 @@ func (l *segmentLog) prepare() {
 			}
 			return
 		}
-		s, err := prepareSegment(l.opt.fs, l.opt.dir, number, l.opt.size, l.opt.identity)
+		s, err := l.prepareNext(number)
 		if (l.prepareErr == nil) != (err == nil) && l.opt.fullChanged != nil { // only the preparer changes it
 			l.opt.fullChanged(err)
 		}
@@ -370,6 +521,8 @@ func (l *segmentLog) prepare() {
 		t := l.opt.clock.NewTimer(prepareRetry)
 		select {
 		case <-t.C():
+		case <-l.kick:
+			t.Stop()
 		case <-l.lost:
 			t.Stop()
 			return

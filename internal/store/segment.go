@@ -15,13 +15,19 @@ import (
 // Segments are the files of the commit log: of fixed size, filled with zeros
 // before use, so that a sync writes data in place and no file system metadata.
 const (
-	segmentVersion = 1
+	// A segment of version 2 was used before: its bytes after the last frame are
+	// rests of that, not zeros.
+	segmentVersion         = 1
+	segmentVersionRecycled = 2
 	// segmentHeaderSize is a block of its own, so that no later write of the
 	// file can tear the header.
 	segmentHeaderSize = 4096
 	segmentHeaderUsed = 68
 	segmentSuffix     = ".seg"
 	tempSuffix        = ".tmp"
+	// freeSuffix is added to the name of a segment that is no part of the log any
+	// more and waits to be used again.
+	freeSuffix = ".free"
 
 	// DefaultSegmentSize is the size of a segment in bytes.
 	DefaultSegmentSize = 64 << 20
@@ -73,11 +79,11 @@ func (id logIdentity) seed(number uint64) uint32 {
 	return seedAt(c, int64(number))
 }
 
-func encodeSegmentHeader(number uint64, size int64, id logIdentity) []byte {
+func encodeSegmentHeader(version uint32, number uint64, size int64, id logIdentity) []byte {
 	b := make([]byte, segmentHeaderSize)
 	le := binary.LittleEndian
 	copy(b, segmentMagic)
-	le.PutUint32(b[8:], segmentVersion)
+	le.PutUint32(b[8:], version)
 	le.PutUint32(b[12:], segmentHeaderSize)
 	le.PutUint64(b[16:], number)
 	le.PutUint64(b[24:], uint64(size))
@@ -96,8 +102,8 @@ func checkSegmentHeader(path string, b []byte, fileSize int64, number uint64, id
 	if len(b) < segmentHeaderUsed || string(b[:8]) != segmentMagic {
 		return damage(0, "it does not begin as a segment of the commit log")
 	}
-	if v := le.Uint32(b[8:]); v > segmentVersion {
-		return &FormatError{File: path, What: "the segment", Found: uint64(v), Max: segmentVersion}
+	if v := le.Uint32(b[8:]); v > segmentVersionRecycled {
+		return &FormatError{File: path, What: "the segment", Found: uint64(v), Max: segmentVersionRecycled}
 	}
 	if le.Uint32(b[64:]) != crc32.Checksum(b[:64], castagnoli) {
 		return damage(0, "checksum of the segment header does not match")
@@ -152,7 +158,7 @@ func prepareSegment(fs vfs.FS, dir string, number uint64, size int64, id logIden
 		}
 	}()
 	const chunk, syncEvery = 1 << 20, 8 << 20 // small syncs, so that those of the segment in use need not wait behind a large one
-	b := encodeSegmentHeader(number, size, id)
+	b := encodeSegmentHeader(segmentVersion, number, size, id)
 	var unsynced int64
 	for off := int64(0); off < size; {
 		if off > 0 {
@@ -189,6 +195,38 @@ func prepareSegment(fs vfs.FS, dir string, number uint64, size int64, id logIden
 		return nil, fmt.Errorf("open %s: %w", path, err)
 	}
 	return &segment{number: number, path: path, size: size, seed: id.seed(number), off: segmentHeaderSize, f: w}, nil
+}
+
+// recycled says whether a segment, given from its start, was used before.
+func recycled(b []byte) bool { return binary.LittleEndian.Uint32(b[8:]) == segmentVersionRecycled }
+
+// recycleSegment makes a segment of the file free, which has size bytes and is no
+// part of the log. Nothing but its header is written: what the file holds was
+// valid under another number only. It may fail without harm.
+func recycleSegment(fs vfs.FS, dir, free string, number uint64, size int64, id logIdentity) (s *segment, err error) {
+	path := fs.PathJoin(dir, segmentName(number))
+	f, err := fs.OpenReadWrite(free, vfs.WriteCategoryUnspecified)
+	if err != nil {
+		return nil, fmt.Errorf("open %s: %w", free, err)
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, f.Close())
+		}
+	}()
+	if _, err := f.WriteAt(encodeSegmentHeader(segmentVersionRecycled, number, size, id), 0); err != nil {
+		return nil, fmt.Errorf("write %s: %w", free, err)
+	}
+	if err := f.Sync(); err != nil {
+		return nil, fmt.Errorf("sync %s: %w", free, err)
+	}
+	if err := fs.Rename(free, path); err != nil {
+		return nil, fmt.Errorf("rename %s: %w", free, err)
+	}
+	if err := syncDir(fs, dir); err != nil {
+		return nil, err
+	}
+	return &segment{number: number, path: path, size: size, seed: id.seed(number), off: segmentHeaderSize, f: f}, nil
 }
 
 // syncDir makes the names in dir durable.

@@ -109,11 +109,18 @@ func (o *Object) spill(buf *[]byte, c *vfs.Change, plan spillPlan) (err error) {
 		if !done {
 			log.Release(sizes[written:]...)
 			o.freeRecord(buf)
+			o.e.mu.Lock()
+			o.e.spilling = 0
+			o.e.mu.Unlock()
 		}
 		if err != nil {
 			err = fmt.Errorf("write %d bytes in %d pieces, after %d of them: %w", plan.bytes, len(plan.sizes), written, err)
 		}
 	}()
+	o.e.mu.Lock()
+	o.s.note(o.e)
+	o.e.spilling = log.Next().Index // checkpoints must leave the pieces in the log
+	o.e.mu.Unlock()
 	var pos [spillWindow]Pos
 	sum := uint32(0)
 	from := 0
@@ -152,6 +159,9 @@ type spill struct {
 	txid   uint64
 	pieces []Place
 	bytes  int64
+	// cut is how many pieces came before the log begins: the commit came to nothing,
+	// or the base store has it.
+	cut uint64
 }
 
 // addPiece replays a piece: it notes the place.
@@ -161,7 +171,11 @@ func (s *Store) addPiece(r *record, at *Replayed) error {
 		s.spills[r.id] = &spill{txid: r.txid}
 	}
 	sp := s.spills[r.id]
-	if sp == nil || sp.txid != r.txid || uint64(len(sp.pieces)) != r.piece.number {
+	if sp == nil && r.piece.number > 0 && s.from.Index > 1 && s.objects[r.id].txid == 0 {
+		sp = &spill{txid: r.txid, cut: r.piece.number}
+		s.spills[r.id] = sp
+	}
+	if sp == nil || sp.txid != r.txid || uint64(len(sp.pieces))+sp.cut != r.piece.number {
 		return &DamageError{
 			Reason: fmt.Sprintf("object %x: piece %d of transaction %d does not follow the piece before", r.id, r.piece.number, r.txid),
 			Remedy: remedyRestore,
@@ -172,33 +186,23 @@ func (s *Store) addPiece(r *record, at *Replayed) error {
 	return nil
 }
 
-// applySpill replays the pieces of the commit whose last record is r.
-func (s *Store) applySpill(e *resident, r *record) error {
+// takePieces puts the pieces of the commit whose last record is r before it in the
+// chain of its object.
+func (s *Store) takePieces(e *resident, r *record) error {
 	sp := s.spills[r.id]
+	if sp == nil && s.from.Index > 1 && e.txid == 0 {
+		return nil // all pieces came before the log begins
+	}
+	if sp != nil && sp.cut > 0 && sp.txid == r.txid && uint64(len(sp.pieces))+sp.cut == r.spilled.pieces {
+		delete(s.spills, r.id)
+		return nil // load sees whether the base store has it
+	}
 	if sp == nil || sp.txid != r.txid || uint64(len(sp.pieces)) != r.spilled.pieces || uint64(sp.bytes) != r.spilled.bytes {
 		return fmt.Errorf("%w: the log does not have its %d pieces of %d bytes", errMalformedRecord, r.spilled.pieces, r.spilled.bytes)
 	}
 	delete(s.spills, r.id)
-	sum := uint32(0)
-	for i, at := range sp.pieces {
-		var err error
-		if s.spillBuf, err = s.reread(at, s.spillBuf); err != nil {
-			return fmt.Errorf("read piece %d again: %w", i, err)
-		}
-		p, err := decodeRecord(s.spillBuf)
-		if err != nil {
-			return fmt.Errorf("piece %d: %w", i, err)
-		}
-		if p.piece == nil || p.id != r.id || p.txid != r.txid || p.piece.number != uint64(i) {
-			return fmt.Errorf("%w: piece %d has changed while it was read", errMalformedRecord, i)
-		}
-		sum = crc32.Update(sum, castagnoli, p.piece.diff)
-		if err := e.pages.Apply(p.piece.diff, r.pages.pageCount); err != nil {
-			return fmt.Errorf("piece %d: %w", i, err)
-		}
-	}
-	if sum != r.spilled.checksum {
-		return fmt.Errorf("%w: the pieces have checksum %08x and must have %08x", errMalformedRecord, sum, r.spilled.checksum)
+	for _, at := range sp.pieces {
+		s.scanned.add(e, at)
 	}
 	return nil
 }

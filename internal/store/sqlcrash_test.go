@@ -45,19 +45,27 @@ func wantEverything(t testing.TB, o *Object, want map[string]string) {
 }
 
 // writeSQL makes some random writes through SQL, and notes them in m.
-func (w *workload) writeSQL(t testing.TB, o *workObject, m map[string]string) {
-	run(t, o.Object, "CREATE TABLE IF NOT EXISTS rows(k TEXT PRIMARY KEY, v BLOB, n INT UNIQUE); CREATE INDEX IF NOT EXISTS byv ON rows(v)")
+func (w *workload) writeSQL(t testing.TB, o *workObject, m map[string]string) error {
+	if _, err := try(o.Object, "CREATE TABLE IF NOT EXISTS rows(k TEXT PRIMARY KEY, v BLOB, n INT UNIQUE); CREATE INDEX IF NOT EXISTS byv ON rows(v)"); err != nil {
+		return err
+	}
 	for range 1 + w.rng.IntN(3) {
 		switch k := w.key(); w.rng.IntN(9) {
 		case 0, 1, 2, 3:
 			v := w.value()
-			run(t, o.Object, "INSERT INTO rows(k,v) VALUES(?,?) ON CONFLICT(k) DO UPDATE SET v=excluded.v RETURNING v", k, v)
+			if _, err := try(o.Object, "INSERT INTO rows(k,v) VALUES(?,?) ON CONFLICT(k) DO UPDATE SET v=excluded.v RETURNING v", k, v); err != nil {
+				return err
+			}
 			m[sqlRow(k)] = string(v)
 		case 4:
-			run(t, o.Object, "DELETE FROM rows WHERE k>=? AND k<?", k, k+"~")
+			if _, err := try(o.Object, "DELETE FROM rows WHERE k>=? AND k<?", k, k+"~"); err != nil {
+				return err
+			}
 			maps.DeleteFunc(m, func(key, _ string) bool { return key >= sqlRow(k) && key < sqlRow(k+"~") })
 		case 5:
-			run(t, o.Object, "UPDATE rows SET v=CAST(v||'+' AS BLOB) WHERE k<=?", k)
+			if _, err := try(o.Object, "UPDATE rows SET v=CAST(v||'+' AS BLOB) WHERE k<=?", k); err != nil {
+				return err
+			}
 			for key, v := range m {
 				if strings.HasPrefix(key, sqlRow("")) && key <= sqlRow(k) {
 					m[key] = v + "+"
@@ -69,10 +77,15 @@ func (w *workload) writeSQL(t testing.TB, o *workObject, m map[string]string) {
 			}
 		case 7:
 			o.EndCursors() // nothing is dropped under them
-			run(t, o.Object, fmt.Sprintf("CREATE TABLE scratch%d AS SELECT * FROM rows; DROP TABLE scratch%[1]d", w.rng.IntN(3)))
+			if _, err := try(o.Object, fmt.Sprintf("CREATE TABLE scratch%d AS SELECT * FROM rows; DROP TABLE scratch%[1]d", w.rng.IntN(3))); err != nil {
+				return err
+			}
 		case 8: // a cursor that outlives the turn
 			_, err := open(o.Object, "SELECT * FROM rows, rows AS other")
-			must(t, err)
+			if err != nil {
+				return err
+			}
 		}
 	}
+	return nil
 }

@@ -49,6 +49,26 @@ type Options struct {
 	OutcomeMemory int64
 	// Limits bound what objects do with their data.
 	Limits Limits
+	// LogLimit is how many bytes of the commit log checkpoints leave, about; 0
+	// means DefaultLogLimit. Commits fail with ErrStorageFull when the log has
+	// LogMax bytes, because checkpoints do not work; 0 means four times LogLimit.
+	LogLimit, LogMax int64
+	// CheckpointAge is how long a commit stays in the log alone, about; 0 means
+	// DefaultCheckpointAge.
+	CheckpointAge time.Duration
+	// PageMemory is how many bytes of pages are kept in memory, about: beyond it
+	// objects that are not in use go first, then pages that were not used lately. 0
+	// means DefaultPageMemory. What a running turn changes stays in any case.
+	PageMemory int64
+	// Connections is how many open connections to SQLite are too many: Pressure is
+	// called then. 0 means DefaultConnections.
+	Connections int64
+	// Pressure is called, on a goroutine of the store, when there are more pages or
+	// connections than there should be and objects in use have them: it should close
+	// some that are idle. It may be nil.
+	Pressure func()
+	// NoCheckpoints leaves checkpoints to Store.Checkpoint. It is for tests.
+	NoCheckpoints bool
 	// Fatal is called once, on a goroutine of the store, when the commit log is
 	// lost: the process is to end with exit code 4. It must not call Close.
 	// nil leaves it at broken gates.
@@ -74,6 +94,21 @@ func (o *Options) defaults() {
 	if o.MaxCommit == 0 {
 		o.MaxCommit = DefaultMaxCommit
 	}
+	if o.LogLimit == 0 {
+		o.LogLimit = DefaultLogLimit
+	}
+	if o.LogMax == 0 {
+		o.LogMax = max(4*o.LogLimit, 8*o.SegmentSize)
+	}
+	if o.CheckpointAge == 0 {
+		o.CheckpointAge = DefaultCheckpointAge
+	}
+	if o.PageMemory == 0 {
+		o.PageMemory = DefaultPageMemory
+	}
+	if o.Connections == 0 {
+		o.Connections = DefaultConnections
+	}
 	o.Limits.defaults()
 }
 
@@ -91,6 +126,10 @@ func (o *Options) validate() error {
 		return fmt.Errorf("open store: to spill above %d bytes is not between 0 and %d", o.SpillAbove, MaxRecord)
 	case o.KeyRetention < 0 || o.OutcomeMemory < 0:
 		return fmt.Errorf("open store: key retention %v or outcome memory of %d bytes is negative", o.KeyRetention, o.OutcomeMemory)
+	case o.LogLimit < 0 || o.CheckpointAge < 0 || o.PageMemory < 0 || o.Connections < 0:
+		return errors.New("open store: a limit is negative")
+	case o.LogMax < 4*o.SegmentSize || o.LogMax < o.LogLimit:
+		return fmt.Errorf("open store: the commit log may have %d bytes, which is less than its limit of %d or than four segments of %d", o.LogMax, o.LogLimit, o.SegmentSize)
 	case o.MaxCommit < 0:
 		return fmt.Errorf("open store: commit limit of %d bytes is negative", o.MaxCommit)
 	}
@@ -105,6 +144,8 @@ type Store struct {
 	opt     Options
 	lock    io.Closer
 	log     *segmentLog
+	base    BaseStore
+	opened  time.Time
 	alloc   *vfs.Allocator
 	boot    ID
 	replay  ReplayStats
@@ -120,28 +161,76 @@ type Store struct {
 	kept    keptRing
 
 	// Of Open.
-	spills   map[ObjectID]*spill // commits that have come in part
-	spillBuf []byte
-	strict   bool                                // apply checks the pages after each record
-	reread   func(Place, []byte) ([]byte, error) // CommitLog.Reread
-	dropped  struct{ pieces, bytes int64 }
+	spills  map[ObjectID]*spill // commits that have come in part
+	scanned logTail
+	reread  func(Place, []byte) ([]byte, error) // CommitLog.Reread
+	dropped struct{ pieces, bytes int64 }
+	from    Pos  // the base store has everything before
+	fresh   bool // the base store was never written
+
+	// Of objects that were not used since Open.
+	tail   atomic.Pointer[logTail] // nil when there are none
+	unread atomic.Int64
+
+	checkpoints
 
 	openObjects atomic.Int64
 	withData    atomic.Int64
 	spilled     atomic.Int64
+	connections atomic.Int64
+	pageReads   atomic.Int64
 }
 
-// resident is what the store knows of an object that has data or is open. Its
-// handle alone writes it; before the first handle, replay does.
+// resident is what the store knows of an object that is open, or of which the
+// base store does not have the last commit. All others are in the base store alone.
+//
+//	nothing ──Object──> open, clean ──commit──> open, dirty ──checkpoint──> open, clean
+//	   ^                    │Close                 │Close                      │
+//	   ├────────────────────┘                      v                           │
+//	   ├─────────────────checkpoint────────── closed, dirty                    │
+//	   └───────────────────────────────Close───────────────────────────────────┘
 type resident struct {
-	slot  uint16
-	sum   uint64     // checksum that the last record replayed says the pages have
+	id   ObjectID
+	slot uint16
+	open bool // a handle exists; under Store.mu
+
+	loading sync.Mutex // held while load is at work
+	loaded  bool       // under loading and mu: what follows is known
+
+	// mu is the mutex of pages too. It is held for moments, and while a page is read
+	// that is needed. The handle alone writes txid, pos, birth, born and pages; it
+	// reads them without mu.
+	mu    sync.Mutex
 	pages *vfs.Pages // nil: no database
 	txid  uint64     // of the last record, 0 for none
 	pos   Pos        // of the last record
 	birth Birth
 	born  atomic.Bool // a record has its birth and none its deletion
-	open  bool        // a handle exists; under Store.mu
+	said  []saidOfCall
+	base  inBase
+
+	// first is a batch at or before the first record that the base store does not
+	// have; 0: it has all, or a checkpoint found nothing to do. It is written with mu
+	// and checkpoints.listMu held, but at Open.
+	first    uint64
+	since    time.Time // when that record came
+	next     uint64    // the same after the snapshot that is being written
+	writing  bool      // a snapshot is being written
+	spilling uint64    // a batch at or before the first piece of a commit that goes on; 0 for none
+
+	before, behind *resident // in the list of those with first
+
+	// Of Open, until loaded.
+	tailFirst, tailLast uint32 // records in the log
+	tailBorn            uint8
+	counted             bool // in Store.withData
+}
+
+// inBase is what the base store has of an object.
+type inBase struct {
+	there  bool
+	claims bool // perhaps
+	meta   BaseMeta
 }
 
 // Open opens the data directory and replays its commit log. It fails with
@@ -152,17 +241,24 @@ func Open(ctx context.Context, opt Options) (*Store, error) {
 	if err := opt.validate(); err != nil {
 		return nil, err
 	}
-	s := &Store{opt: opt, alloc: vfs.NewAllocator(), boot: newID(), objects: map[ObjectID]*resident{}}
+	s := &Store{opt: opt, alloc: vfs.NewAllocator(), boot: newID(), objects: map[ObjectID]*resident{}, opened: opt.Clock.Now()}
+	s.ctx, s.stop = context.WithCancel(context.Background())
+	s.kick, s.ask, s.large = make(chan struct{}, 1), make(chan chan error), map[*resident]bool{}
 	s.buffers.New = func() any { return new([]byte) }
 	if err := s.open(ctx); err != nil {
+		s.stop()
 		if s.log != nil {
 			_ = s.log.Close()
+		}
+		if s.base != nil {
+			_ = s.base.Close()
 		}
 		if s.lock != nil {
 			_ = s.lock.Close()
 		}
 		return nil, fmt.Errorf("open store %s: %w", opt.Dir, err)
 	}
+	s.startCheckpoints()
 	return s, nil
 }
 
@@ -208,15 +304,12 @@ func (s *Store) open(ctx context.Context) error {
 		size: s.opt.SegmentSize, undurableLimit: s.opt.UndurableLimit,
 		fatal: s.fatal, fullChanged: s.fullChanged, progress: s.progress(),
 	}
-	logOpt.verify = s.verify
-	s.log = newSegmentLog(logOpt)
-	if err = s.recover(ctx, s.log); errors.Is(err, errPages) && ctx.Err() == nil {
-		// Once more, to say which record it was: time does not matter any more.
-		s.strict = true
-		if again := s.recover(ctx, newSegmentLog(logOpt)); again != nil {
-			err = again
-		}
+	if err := s.openBase(); err != nil {
+		return err
 	}
+	logOpt.from, logOpt.limit, logOpt.shorten = s.from, s.opt.LogMax, func() error { return s.Checkpoint(s.ctx) }
+	s.log = newSegmentLog(logOpt)
+	err = s.recover(ctx)
 	if err != nil {
 		return err
 	}
@@ -239,39 +332,86 @@ func (s *Store) open(ctx context.Context) error {
 	return nil
 }
 
-// recover replays a log into a store without objects.
-func (s *Store) recover(ctx context.Context, log *segmentLog) (err error) {
-	for _, e := range s.objects {
-		e.forget()
-	}
-	clear(s.objects)
-	s.idents, s.kept = identityRing{max: s.idents.max}, keptRing{budget: s.opt.OutcomeMemory}
+// recover reads the log.
+func (s *Store) recover(ctx context.Context) (err error) {
+	s.kept.budget = s.opt.OutcomeMemory
 	if s.opt.KeyRetention > 0 {
 		s.kept.after = s.opt.Clock.Now().Add(-s.opt.KeyRetention).UnixMilli()
 	}
-	s.reread, s.spills = log.Reread, map[ObjectID]*spill{}
-	s.replay, err = log.Replay(ctx, s.apply)
+	if err := s.recoverClaims(); err != nil {
+		return err
+	}
+	s.spills, s.reread = map[ObjectID]*spill{}, s.log.Reread
+	s.replay, err = s.log.Replay(ctx, s.scan)
 	for id := range s.spills {
 		s.dropSpill(id)
 	}
 	s.replay.DroppedPieces, s.replay.DroppedBytes = s.dropped.pieces, s.dropped.bytes
-	s.spills, s.spillBuf, s.reread = nil, nil, nil
+	s.spills = nil
+	s.keepTail()
 	return err
 }
 
-var errPages = errors.New("an object's pages are not what its last record says")
+// keepTail goes on with the objects of which the log has records.
+func (s *Store) keepTail() {
+	for id, e := range s.objects {
+		switch {
+		case e.tailFirst == 0: // pieces of a commit that was not made
+			s.unlist(e)
+			delete(s.objects, id)
+			continue
+		case s.fresh: // all there is of it
+			e.counted = true
+			if e.tailBorn == bornYes {
+				s.withData.Add(1)
+			}
+		}
+		s.unread.Add(1)
+	}
+	if s.unread.Load() > 0 {
+		s.tail.Store(&logTail{s.scanned.recs, s.scanned.long})
+	}
+	s.scanned = logTail{}
+}
 
-// verify checks that all objects have the pages that their last record says. To
-// look once at the end takes a third of the time of looking after each record,
-// and finds whatever is left of a wrong page.
-func (s *Store) verify() error {
-	for _, e := range s.objects {
-		if e.pages != nil && e.pages.Checksum() != e.sum {
-			return errPages
+// openBase opens the base store.
+func (s *Store) openBase() error {
+	fs, dir := s.opt.FS, s.baseDir()
+	base, err := openPebbleBase(fs, dir, !s.dir.BaseStarted, min(s.opt.PageMemory/8, 256<<20), s.opt.Logger)
+	if err != nil {
+		return err
+	}
+	s.base = base
+	if !s.dir.BaseStarted {
+		if err := syncDir(fs, s.opt.Dir); err != nil {
+			return err
+		}
+		d := s.dir.clone()
+		d.Format, d.BaseStarted = directoryVersion, true
+		if err := d.save(fs, s.opt.Dir); err != nil {
+			return err
+		}
+		s.dir = d
+	}
+	info, err := base.Info()
+	if err != nil {
+		return err
+	}
+	if s.fresh = info == (BaseInfo{}); s.fresh {
+		info.History, info.Disk = s.dir.History, s.dir.Disk
+	}
+	if info.History != s.dir.History || info.Disk != s.dir.Disk {
+		return &DamageError{
+			File: dir, Offset: -1, Remedy: remedyRestore,
+			Reason: fmt.Sprintf("it belongs to history %v on disk %v, this directory is history %v on disk %v", info.History, info.Disk, s.dir.History, s.dir.Disk),
 		}
 	}
+	s.info, s.from = info, info.Pos
+	s.withData.Store(info.Objects)
 	return nil
 }
+
+func (s *Store) baseDir() string { return s.opt.FS.PathJoin(s.opt.Dir, baseName) }
 
 func (s *Store) fatal(err error) {
 	s.opt.Logger.Error("commit log: given up; what was not acknowledged is lost, a restart reads what is on the disk", "error", err)
@@ -301,106 +441,6 @@ func (s *Store) progress() func(segment, of int, stats *ReplayStats) {
 	}
 }
 
-// apply replays one record: the same result whenever and wherever it runs.
-func (s *Store) apply(rp Replayed) error {
-	p, b := rp.Pos, rp.Rec
-	damage := func(format string, args ...any) error {
-		return &DamageError{Reason: fmt.Sprintf(format, args...), Remedy: remedyRestore}
-	}
-	r, err := decodeRecord(b)
-	if errors.Is(err, errMalformedRecord) {
-		return damage("%v", err)
-	}
-	if err != nil {
-		return err
-	}
-	e := s.objects[r.id]
-	var had uint64
-	if e != nil {
-		had = e.txid
-	}
-	if e == nil || e.slot != r.slot {
-		if err := r.checkSlot(); err != nil {
-			return damage("%v", err)
-		}
-	}
-	if r.txid <= had {
-		return nil // had before
-	}
-	if r.prev != had {
-		return damage("object %x: transaction %d follows %d, but the last one is %d", r.id, r.txid, r.prev, had)
-	}
-	if r.piece != nil {
-		return s.addPiece(&r, &rp)
-	}
-	if e == nil {
-		e = &resident{slot: r.slot}
-		s.objects[r.id] = e
-	}
-	switch born := e.born.Load(); {
-	case r.birth != nil && born:
-		return damage("object %x is born again in transaction %d", r.id, r.txid)
-	case r.birth == nil && !born && !r.deleted:
-		return damage("object %x: transaction %d of an object that was not born", r.id, r.txid)
-	}
-	if r.birth != nil {
-		e.birth = *r.birth
-		e.born.Store(true)
-		s.withData.Add(1)
-	}
-	if p := r.pages; p != nil {
-		if e.pages == nil {
-			e.pages = vfs.NewPages(s.alloc, p.pageSize)
-		}
-		if e.pages.PageSize() != p.pageSize {
-			return damage("object %x: pages of %d bytes in transaction %d, of %d bytes before", r.id, p.pageSize, r.txid, e.pages.PageSize())
-		}
-		if r.spilled != nil {
-			err = s.applySpill(e, &r)
-		} else {
-			err = e.pages.Apply(p.diff, p.pageCount)
-		}
-		if errors.Is(err, vfs.ErrMalformed) || errors.Is(err, errMalformedRecord) {
-			return damage("object %x: transaction %d: %v", r.id, r.txid, err)
-		}
-		if err != nil {
-			return err
-		}
-		e.sum = p.checksum
-		if s.strict && e.pages.Checksum() != e.sum {
-			return damage("object %x: after transaction %d the pages have checksum %016x and must have %016x", r.id, r.txid, e.pages.Checksum(), e.sum)
-		}
-	}
-	if len(s.spills) > 0 {
-		s.dropSpill(r.id)
-	}
-	for _, k := range r.kept {
-		s.kept.add(r.id, k)
-	}
-	for _, id := range r.identities {
-		s.idents.add(RecoveredIdentity{r.id, id})
-	}
-	if r.deleted {
-		if e.born.Load() {
-			s.withData.Add(-1)
-		}
-		e.forget()
-	}
-	e.txid, e.pos = r.txid, p
-	return nil
-}
-
-// forget drops an object's data. Its transaction numbers go on, since the log
-// still has its records.
-func (e *resident) forget() {
-	if e.pages != nil {
-		e.pages.Release()
-		e.pages = nil
-	}
-	e.birth = Birth{}
-	e.born.Store(false)
-}
-
 // Object opens the object with this ID; it need not exist. The birth is
 // recorded with the first commit. There is one handle of an object at a time:
 // a second is refused with ErrObjectOpen until the first is closed.
@@ -410,33 +450,79 @@ func (s *Store) Object(id ObjectID, birth Birth) (*Object, error) {
 		return nil, &LimitError{What: "class and name of an object", Size: int64(len(birth.Class) + len(birth.Name)), Limit: maxBirthText - maxClassText - 8, Remedy: "use a shorter name"}
 	}
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	if s.closed {
+		s.mu.Unlock()
 		return nil, ErrClosed
 	}
 	e := s.objects[id]
 	if e == nil {
-		e = &resident{slot: SlotOf(id)}
+		e = &resident{id: id, slot: SlotOf(id)}
 		s.objects[id] = e
 	}
 	if e.open {
+		s.mu.Unlock()
 		return nil, fmt.Errorf("object %x: %w", id, ErrObjectOpen)
-	}
-	if e.born.Load() && e.birth.Class != birth.Class {
-		return nil, fmt.Errorf("object %x belongs to class %q, not to %q", id, e.birth.Class, birth.Class)
 	}
 	e.open = true
 	s.openObjects.Add(1)
+	s.mu.Unlock()
+	if err := s.load(e); err != nil {
+		s.giveBack(e)
+		return nil, err
+	}
+	if e.born.Load() && e.birth.Class != birth.Class {
+		class := e.birth.Class
+		s.giveBack(e)
+		return nil, fmt.Errorf("object %x belongs to class %q, not to %q", id, class, birth.Class)
+	}
 	return &Object{s: s, id: id, slot: e.slot, e: e, birth: birth}, nil
 }
 
+// giveBack ends the use of an open object.
+func (s *Store) giveBack(e *resident) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e.open = false
+	s.openObjects.Add(-1)
+	s.dropIfClean(e)
+}
+
+// dropIfClean forgets an object that the base store has, or that never was, and is
+// not open. s.mu is held.
+func (s *Store) dropIfClean(e *resident) {
+	e.mu.Lock()
+	if e.open || e.first != 0 || e.writing {
+		e.mu.Unlock()
+		return
+	}
+	pages := e.pages
+	e.pages = nil
+	delete(s.objects, e.id)
+	e.mu.Unlock()
+	if pages != nil {
+		pages.Release()
+	}
+}
+
 // Exists says whether the object has committed anything (durable or not) and
-// was not deleted since.
-func (s *Store) Exists(id ObjectID) bool {
+// was not deleted since. The error is that of the base store.
+func (s *Store) Exists(id ObjectID) (bool, error) {
 	s.mu.RLock()
-	defer s.mu.RUnlock()
 	e := s.objects[id]
-	return e != nil && e.born.Load()
+	s.mu.RUnlock()
+	if e != nil {
+		e.mu.Lock()
+		loaded, tail := e.loaded, e.tailBorn
+		e.mu.Unlock()
+		switch {
+		case loaded:
+			return e.born.Load(), nil
+		case tail != bornUnknown:
+			return tail == bornYes, nil
+		}
+	}
+	o, ok, err := s.base.Load(id)
+	return ok && !o.Deleted, err
 }
 
 // Wait returns when everything up to p is durable; see CommitLog.
@@ -518,7 +604,12 @@ type Stats struct {
 	Syncs          int64
 	LogBytes       int64 // written to segments, headers included
 	Segments       int64 // prepared since Open
+	Recycled       int64 // of them, files that were used before
+	LogSize        int64 // of the commit log now
+	Connections    int64 // open connections to SQLite
+	PageReads      int64 // pages read from the base store since Open
 	StorageFull    bool  // the next segment cannot be prepared
+	CheckpointStats
 }
 
 // Stats returns the figures of now.
@@ -529,8 +620,12 @@ func (s *Store) Stats() Stats {
 		UndurableBytes: l.undurable, Records: l.stats.records, Batches: l.stats.batches, Syncs: l.stats.syncs,
 		LogBytes: l.stats.bytes, Segments: l.stats.segments, StorageFull: l.prepareErr != nil,
 	}
+	recycled := l.stats.recycled
 	l.mu.Unlock()
 	st.Replay = s.replay
+	st.Recycled, st.LogSize = recycled, l.Size()
+	st.Connections, st.PageReads = s.connections.Load(), s.pageReads.Load()
+	st.CheckpointStats = s.checkpointStats()
 	st.Spilled = s.spilled.Load()
 	st.Objects, st.OpenObjects = s.withData.Load(), s.openObjects.Load()
 	st.PageBytes, st.ReservedBytes = s.alloc.Bytes(), s.alloc.Reserved()
@@ -548,7 +643,8 @@ func (s *Store) Close() error {
 	}
 	s.closed = true
 	s.mu.Unlock()
-	err := s.log.Close()
+	s.stopCheckpoints()
+	err := errors.Join(s.log.Close(), s.base.Close())
 	if n := s.openObjects.Load(); n > 0 {
 		err = errors.Join(err, fmt.Errorf("store closed while %d objects are open", n))
 	}

@@ -42,3 +42,7 @@ func mix(x uint64) uint64 {
 // PageSum is the part of page pgno in the checksum of its database: 0 for a page
 // of zeroes.
 func PageSum(pgno uint32, page []byte) uint64 { return pageSum(pgno, page) }
+
+// WithCount is the checksum of a database of which sum is the XOR of PageSum of
+// all pages.
+func WithCount(sum uint64, pageCount uint32) uint64 { return sum ^ countSum(pageCount) }
