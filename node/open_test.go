@@ -159,7 +159,7 @@ func TestOpenRefusesDirectories(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		newer := regexp.MustCompile(`"format": *1\b`).ReplaceAll(b, []byte(`"format":99`))
+		newer := regexp.MustCompile(`"format": *\d+\b`).ReplaceAll(b, []byte(`"format":99`))
 		if string(newer) == string(b) {
 			t.Fatalf("no format in %s", b)
 		}

@@ -300,7 +300,12 @@ func FuzzBaseValues(f *testing.F) {
 	f.Add(m.encode())
 	f.Add((&BaseInfo{Pos: Pos{1, 2}}).encode())
 	f.Add(encodePage(nil, 1, testPage('a', 512)))
-	f.Add(encodeImage(testPage('a', 512)))
+	coder, err := newImageCoder()
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Cleanup(coder.close)
+	f.Add(coder.encode(testPage('a', 512)))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if m, err := decodeBaseMeta(b); err == nil {
 			if again, err := decodeBaseMeta(m.encode()); err != nil || again != m {
@@ -313,6 +318,6 @@ func FuzzBaseValues(f *testing.F) {
 			}
 		}
 		_, _ = decodePage(b, 1, make([]byte, 512))
-		_, _ = decodeImage(b, 512)
+		_, _ = coder.decode(b, 512)
 	})
 }

@@ -15,8 +15,10 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 	"github.com/google/go-cmp/cmp"
+	"zombiezen.com/go/sqlite"
 
 	"github.com/limpet-dev/limpet"
+	sqlvfs "github.com/limpet-dev/limpet/internal/store/vfs"
 )
 
 var (
@@ -586,7 +588,9 @@ func (w *world) work(s *Store, load *workload, k, workers int) {
 		c, ok, err := load.turn(t, o)
 		if err != nil {
 			w.mu.Lock()
-			if !w.cut || !errors.Is(err, ErrLost) && !errors.Is(err, ErrStorageFull) && !errors.Is(err, errDisk) && !errors.Is(err, errBaseFailed) {
+			var unread *sqlvfs.Error // a page could not be read, or the rollback after that
+			if !w.cut || !errors.Is(err, ErrLost) && !errors.Is(err, ErrStorageFull) && !errors.Is(err, errDisk) && !errors.Is(err, errBaseFailed) &&
+				(!errors.As(err, &unread) || unread.Code.ToPrimary() != sqlite.ResultIOErr) {
 				t.Errorf("commit: %v", err)
 			}
 			w.mu.Unlock()

@@ -32,6 +32,7 @@ type pebbleBase struct {
 	cache  *pebble.Cache
 	files  *pebble.FileCache
 	create bool
+	coder  imageCoder
 
 	mu     sync.RWMutex // held while db is used; for writing while it is replaced
 	closed bool         // by Close
@@ -77,7 +78,13 @@ func (f *baseFailure) get() error {
 // cacheBytes is memory for blocks of files.
 func openPebbleBase(fs diskfs.FS, dir string, create bool, cacheBytes int64, log *slog.Logger) (*pebbleBase, error) {
 	b := &pebbleBase{fs: fs, dir: dir, log: log, create: create, cache: pebble.NewCache(cacheBytes), files: pebble.NewFileCache(1, baseFiles)}
-	if err := b.open(); err != nil {
+	var err error
+	if b.coder, err = newImageCoder(); err == nil {
+		if err = b.open(); err != nil {
+			b.coder.close()
+		}
+	}
+	if err != nil {
 		b.release()
 		return nil, err
 	}
@@ -211,7 +218,7 @@ func (b *pebbleBase) Load(id ObjectID) (o BaseObject, ok bool, err error) {
 	slot := SlotOf(id)
 	err = b.use(func(open *pebble.DB) (err error) {
 		db := open.NewSnapshot() // a checkpoint may change both
-		defer db.Close()
+		defer func() { err = errors.Join(err, db.Close()) }()
 		ok, err = get(db, baseKey(slot, baseMeta, &id), func(v []byte) (err error) {
 			o.BaseMeta, err = decodeBaseMeta(v)
 			return err
@@ -220,7 +227,7 @@ func (b *pebbleBase) Load(id ObjectID) (o BaseObject, ok bool, err error) {
 			return err
 		}
 		found, err := get(db, baseKey(slot, baseImage, &id), func(v []byte) (err error) {
-			o.Image, err = decodeImage(v, o.Pages.PageSize*int(o.Pages.Count))
+			o.Image, err = b.coder.decode(v, o.Pages.PageSize*int(o.Pages.Count))
 			return err
 		})
 		if err == nil && !found {
@@ -402,8 +409,8 @@ func (b *pebbleBase) Write(info *BaseInfo, objects ...*BaseWrite) error {
 			return err
 		}
 		batch := db.NewBatch()
-		defer func() { _ = batch.Close() }() // gives memory back; Commit says what went wrong
-		w := baseWriter{db: db, batch: batch}
+		defer func() { _ = batch.Close() }() // gives memory back; Apply says what went wrong
+		w := baseWriter{db: db, batch: batch, coder: b.coder}
 		if info != nil {
 			w.set(baseInfoKey, info.encode())
 		}
@@ -425,6 +432,7 @@ func (b *pebbleBase) Write(info *BaseInfo, objects ...*BaseWrite) error {
 type baseWriter struct {
 	db    *pebble.DB
 	batch *pebble.Batch
+	coder imageCoder
 	marks map[byte]*[32]byte
 	buf   []byte
 	err   error
@@ -490,7 +498,7 @@ func (w *baseWriter) object(o *BaseWrite) {
 	case m.Mixed:
 	case m.Pages.Inline:
 		noPages(0)
-		w.set(key(baseImage), encodeImage(o.Image))
+		w.set(key(baseImage), w.coder.encode(o.Image))
 	case m.Pages.PageSize == 0:
 		noPages(0)
 		w.delete(key(baseImage))
@@ -600,6 +608,7 @@ func (b *pebbleBase) Close() error {
 	}
 	if !b.closed {
 		b.closed = true
+		b.coder.close()
 		b.release()
 	}
 	return err

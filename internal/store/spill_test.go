@@ -611,6 +611,7 @@ func TestSpillReread(t *testing.T) {
 	})
 	s, err := Open(context.Background(), spillOptions(d))
 	must(t, err)
+	defer func() { must(t, s.Close()) }()
 	_, err = s.Object(objectID(1), Birth{Class: "Cart"})
 	var damage *DamageError
 	if !errors.Is(err, errDisk) || errors.As(err, &damage) || !strings.Contains(err.Error(), "again") {

@@ -644,7 +644,11 @@ func (s *Store) Close() error {
 	s.closed = true
 	s.mu.Unlock()
 	s.stopCheckpoints()
-	err := errors.Join(s.log.Close(), s.base.Close())
+	err := s.log.Close()
+	if err := s.base.Close(); err != nil {
+		// What is not durable there is in the log.
+		s.opt.Logger.Warn("close the base store", "error", err)
+	}
 	if n := s.openObjects.Load(); n > 0 {
 		err = errors.Join(err, fmt.Errorf("store closed while %d objects are open", n))
 	}

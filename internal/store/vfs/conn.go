@@ -258,7 +258,7 @@ func (c *Conn) explain(e *Error) *Error {
 		switch {
 		case f.broken != nil:
 			e.Cause = f.broken
-		case f.refused != nil && int32(e.Code) == f.refusedCode:
+		case f.refused != nil && (int32(e.Code) == f.refusedCode || e.Code == sqlite.ResultCode(f.refusedCode).ToPrimary()):
 			e.Cause = f.refused
 			f.refused, f.refusedCode = nil, 0
 		}
