@@ -59,6 +59,14 @@ package limpet
 //	limpet_output_gate_waits_total      outputs that waited for the disk
 //	limpet_objects_live                 objects in memory
 //	limpet_queued_bytes                 bytes of queued calls
+//	limpet_checkpoint_failing           1 while objects cannot be written to the base store
+//	limpet_checkpoint_failures_total    times that it failed
+//	limpet_checkpoint_objects_total     objects written to it
+//	limpet_checkpoint_waiting_objects   objects of which it does not have the last commit
+//	limpet_log_bytes                    bytes of the commit log
+//	limpet_page_bytes                   bytes of database pages in memory
+//	limpet_page_reads_total             pages read from the base store when they were needed
+//	limpet_sqlite_connections           open connections to SQLite
 //
 // Those of other processes (node.Config.Wire), 0 if the node does not take any:
 //

@@ -68,6 +68,22 @@ type Config struct {
 	Hosts []string
 	// Limits bound what objects do with their data.
 	Limits Limits
+	// PageMemory is how many bytes of database pages the node keeps in memory,
+	// about; 0 means a quarter of the machine's memory or of the Go memory limit,
+	// whichever is lower. Beyond it objects with nothing to do are written down and
+	// evicted before their idle timeout, those used longest ago first, and of large
+	// databases pages that were not used lately are read again when they are needed. What
+	// a running turn changes stays in memory in any case.
+	PageMemory int64
+	// Connections is how many objects may have an open connection to SQLite before
+	// those that have nothing to do are evicted early; one costs some 60 KiB. 0
+	// means an eighth of the memory, from 1,000 to 100,000.
+	Connections int
+	// LogSize is how many bytes the commit log has, about, before objects are written
+	// down so that it can be used again; 0 means 1 GiB, the least is 8 MiB. When that does not work, which the
+	// node's log says, it grows to four times as much, and then commits fail with
+	// CodeStorageFull.
+	LogSize int64
 	// Wire is where the node takes calls of other processes; by default it takes
 	// none.
 	Wire Wire
@@ -87,6 +103,8 @@ type Config struct {
 	random      rand.Source
 	mutations   mutation.Set
 }
+
+const minLogSize = 8 << 20
 
 // ExitLogFailed is the exit code of a process whose commit log failed.
 const ExitLogFailed = 4
@@ -145,6 +163,12 @@ func (c *Config) defaults() {
 	if c.Clock == nil {
 		c.Clock = SystemClock()
 	}
+	if c.PageMemory == 0 {
+		c.PageMemory = memoryBytes() / 4
+	}
+	if c.Connections == 0 {
+		c.Connections = int(min(max(memoryBytes()/8/(64<<10), 1000), 100_000))
+	}
 }
 
 // validate tells everything that is wrong at once.
@@ -186,6 +210,12 @@ func (c *Config) validate() error {
 	}
 	if err := c.Limits.store().Validate(); err != nil {
 		bad("Config.Limits: %w", err)
+	}
+	if c.PageMemory < 0 || c.Connections < 0 {
+		bad("Config.PageMemory is %d and Config.Connections %d: they must not be negative; 0 means the default", c.PageMemory, c.Connections)
+	}
+	if c.LogSize < 0 || c.LogSize > 0 && c.LogSize < minLogSize {
+		bad("Config.LogSize is %d: must be 0, which means the default, or at least %d bytes", c.LogSize, minLogSize)
 	}
 	const negative = "Config.%s is %v: must not be negative; 0 means the default"
 	if c.IdleTimeout < 0 {

@@ -13,6 +13,11 @@ import (
 // and labels. It is safe for concurrent use, also after Close.
 func (n *Node) Metrics() []limpet.Metric {
 	s := n.host.Stats()
+	st := n.store.Stats()
+	failing := 0.0
+	if st.CheckpointError != "" {
+		failing = 1
+	}
 	out := append(n.calls.Metrics(n.engine),
 		limpet.Metric{Name: "limpet_claims_taken_total", Labels: map[string]string{"marked": "false"}, Value: float64(s.ClaimsTaken - s.ClaimsTakenMarked)},
 		limpet.Metric{Name: "limpet_claims_taken_total", Labels: map[string]string{"marked": "true"}, Value: float64(s.ClaimsTakenMarked)},
@@ -29,6 +34,14 @@ func (n *Node) Metrics() []limpet.Metric {
 		limpet.Metric{Name: "limpet_output_gate_waits_total", Value: float64(s.GateWaits)},
 		limpet.Metric{Name: "limpet_objects_live", Value: float64(s.Live)},
 		limpet.Metric{Name: "limpet_queued_bytes", Value: float64(s.QueuedBytes)},
+		limpet.Metric{Name: "limpet_checkpoint_failing", Value: failing},
+		limpet.Metric{Name: "limpet_checkpoint_failures_total", Value: float64(st.CheckpointFailures)},
+		limpet.Metric{Name: "limpet_checkpoint_objects_total", Value: float64(st.Checkpointed)},
+		limpet.Metric{Name: "limpet_checkpoint_waiting_objects", Value: float64(st.Waiting)},
+		limpet.Metric{Name: "limpet_log_bytes", Value: float64(st.LogSize)},
+		limpet.Metric{Name: "limpet_page_bytes", Value: float64(st.PageBytes)},
+		limpet.Metric{Name: "limpet_page_reads_total", Value: float64(st.PageReads)},
+		limpet.Metric{Name: "limpet_sqlite_connections", Value: float64(st.Connections)},
 	)
 	var w wire.Stats // zero without a listener
 	var capabilities int64

@@ -33,6 +33,8 @@ type Node struct {
 	door     http.Handler
 	wire     *wireDoor // nil: none
 
+	relief atomic.Pointer[host.Host] // host, once it is there
+
 	draining atomic.Bool
 	closing  sync.Once
 	closeErr error
@@ -59,7 +61,8 @@ func Open(ctx context.Context, cfg Config) (_ *Node, err error) {
 	n.store, err = store.Open(ctx, store.Options{
 		FS: cfg.disk, Dir: cfg.Dir, Clock: cfg.Clock, Logger: cfg.Logger, SegmentSize: cfg.segmentSize, Fatal: n.fatal,
 		KeyRetention: cfg.KeyRetention, OutcomeMemory: cfg.OutcomeMemory,
-		Limits: cfg.Limits.store(),
+		Limits:     cfg.Limits.store(),
+		PageMemory: cfg.PageMemory, Connections: int64(cfg.Connections), LogLimit: cfg.LogSize, Pressure: n.relieve,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("open node: %w", err)
@@ -96,6 +99,7 @@ func Open(ctx context.Context, cfg Config) (_ *Node, err error) {
 	if err != nil {
 		return nil, err
 	}
+	n.relief.Store(n.host)
 	var objects dispatch.Transport = n.host
 	if cfg.network != nil {
 		objects = cfg.network(objects)
@@ -133,6 +137,13 @@ type localRouter struct{ objects dispatch.Transport }
 
 func (r localRouter) Route(context.Context, *limpet.CallSpec) (dispatch.Transport, error) {
 	return r.objects, nil
+}
+
+// relieve makes objects that have nothing to do give their memory back.
+func (n *Node) relieve() {
+	if h := n.relief.Load(); h != nil {
+		h.Relieve()
+	}
 }
 
 func (n *Node) fatal(err error) {

@@ -1,8 +1,10 @@
 package host
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
 )
 
 // sweepOn starts the scanner for idle objects, which runs while there are any.
@@ -35,6 +37,37 @@ func (h *Host) sweepOnce() {
 		h.sweep = nil
 	default:
 		h.sweep.Reset(round)
+	}
+}
+
+// Relieve evicts a quarter of the objects in memory, or more of them while there are
+// few, as far as they have nothing to do: those that were used longest ago. It is
+// for when memory is short.
+func (h *Host) Relieve() {
+	h.sweepRun.Lock()
+	defer h.sweepRun.Unlock()
+	if h.swept {
+		return
+	}
+	type idle struct {
+		inc  *incarnation
+		last int64
+	}
+	var all []idle
+	h.each(func(inc *incarnation) {
+		inc.mu.Lock()
+		all = append(all, idle{inc, inc.lastUsed})
+		inc.mu.Unlock()
+	})
+	slices.SortFunc(all, func(a, b idle) int { return cmp.Compare(a.last, b.last) })
+	left := len(all)/4 + 16
+	for _, i := range all {
+		if left == 0 {
+			break
+		}
+		if i.inc.evict(0, 0) {
+			left--
+		}
 	}
 }
 

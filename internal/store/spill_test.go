@@ -323,6 +323,8 @@ func abandon(o *Object, pages int) error {
 	if err := (*objectSink)(o).Admit(c); err != nil {
 		return err
 	}
+	o.e.mu.Lock()
+	defer o.e.mu.Unlock()
 	(*objectSink)(o).Abandon()
 	return nil
 }
