@@ -18,6 +18,7 @@ type receiver struct {
 	noExport
 	codec  Codec
 	origin Origin // the object that receives, for what it keeps; nil outside
+	event  Origin // the event that receives, for its streams
 	caps   []Capability
 	local  []bool // of each capability: it runs code of the receiver; nil for none
 	taken  []bool
@@ -28,7 +29,7 @@ var _ CapabilityHooks = (*receiver)(nil)
 
 // newReceiver takes over the handles.
 func newReceiver(codec Codec, origin Origin, caps []Capability) *receiver {
-	return &receiver{codec: codec, origin: objectOf(origin), caps: caps, taken: make([]bool, len(caps))}
+	return &receiver{codec: codec, origin: objectOf(origin), event: origin, caps: caps, taken: make([]bool, len(caps))}
 }
 
 // dupAll makes handles of its own.
@@ -62,7 +63,7 @@ func (r *receiver) ImportCapability(kind CapabilityKind, index int, t reflect.Ty
 	r.taken[index] = true
 	r.made = append(r.made, c)
 	if kind == CapabilityStream {
-		s := newReceivedStream(c, r.origin)
+		s := newReceivedStream(c, r.event)
 		s.local = r.local != nil && r.local[index]
 		return reflect.ValueOf(s), nil
 	}
@@ -331,7 +332,9 @@ func (s *receivedStream) Read(b []byte) (n int, err error) {
 	if e != nil {
 		return 0, e
 	}
-	return r.Read(b)
+	n, err = r.Read(b)
+	runtime.KeepAlive(s) // else the handle may be given back meanwhile
+	return n, err
 }
 
 func (s *receivedStream) open() (io.ReadCloser, error) {

@@ -173,6 +173,7 @@ func (r *exportedReader) Read(b []byte) (int, error) {
 		return 0, r.x.inc.cause // it may be why Read ended
 	}
 	if gone := r.x.inc.chunk(r.ctx); gone != nil {
+		_ = r.r.Close() // whoever writes to it may hold the turn, and must hear of it
 		return 0, gone
 	}
 	return n, err
@@ -181,12 +182,40 @@ func (r *exportedReader) Read(b []byte) (int, error) {
 func (r *exportedReader) Close() error { return r.r.Close() }
 
 // chunk lets something leave that no event holds: what the running calls owe is
-// put on record, and everything that was committed is durable then.
+// put on record, and everything that was committed is durable then. What was read
+// may rest on what the running turn has written, by a handler that writes into a
+// pipe for one: it waits until the turn has kept that, and not for ever, since
+// the handler may wait for the reader.
 func (inc *incarnation) chunk(ctx context.Context) error {
-	inc.storage.Lock()
-	if inc.ended.Load() {
+	var limit <-chan struct{}
+	for {
+		inc.storage.Lock()
+		if inc.ended.Load() {
+			inc.storage.Unlock()
+			return inc.cause
+		}
+		if !inc.confirmed || !inc.data.Dirty() {
+			break
+		}
+		if inc.kept == nil {
+			inc.kept = make(chan struct{})
+		}
+		kept := inc.kept
 		inc.storage.Unlock()
-		return inc.cause
+		if limit == nil {
+			over := make(chan struct{})
+			limit = over
+			defer inc.host.clock.AfterFunc(inc.host.limits.Block, func() { close(over) }).Stop()
+		}
+		select {
+		case <-kept:
+		case <-inc.dead:
+		case <-limit:
+			return inc.newError(limpet.CodeInvalidArgument, limpet.DeliveryReceived,
+				"a byte stream of %s was broken off: a part of it came while an event had writes that were not committed, and that went on for %v; an event that writes to the object and then into a stream must do the latter inside State.Await", inc.label(), inc.host.limits.Block)
+		case <-ctx.Done():
+			return waitError(ctx, inc.id, context.Cause(ctx), limpet.DeliveryReceived)
+		}
 	}
 	if err := inc.account(nil, false); err != nil {
 		inc.storage.Unlock()
@@ -202,14 +231,54 @@ func (inc *incarnation) chunk(ctx context.Context) error {
 	return nil
 }
 
-// Account is chunk for a stream that the object begins to read.
-func (inc *incarnation) Account(ctx context.Context) error { return inc.chunk(ctx) }
+// keptLocked lets chunks go on that wait for the turn. inc.storage is held.
+func (inc *incarnation) keptLocked() {
+	if inc.kept != nil {
+		close(inc.kept)
+		inc.kept = nil
+	}
+}
 
-// Account is that of the object.
-func (ev *event) Account(ctx context.Context) error { return ev.inc.chunk(ctx) }
+// Account is that of the event that holds the turn.
+func (inc *incarnation) Account(ctx context.Context) error { return inc.accountFor(ctx, nil) }
 
-// Account is that of the object.
-func (a *awaiting) Account(ctx context.Context) error { return a.ev.inc.chunk(ctx) }
+// Account is for a stream that the object begins to read.
+func (ev *event) Account(ctx context.Context) error { return ev.inc.accountFor(ctx, ev) }
+
+// Account is that of the event.
+func (a *awaiting) Account(ctx context.Context) error { return a.ev.inc.accountFor(ctx, a.ev) }
+
+// accountFor makes durable what ev has done, or if it is over or nil the event
+// that holds the turn: that is committed so far.
+func (inc *incarnation) accountFor(ctx context.Context, ev *event) error {
+	inc.storage.Lock()
+	inc.mu.Lock()
+	holds, ended := inc.gate.holder != nil, inc.gate.ended
+	if ev != nil && begun(ev.entry.state) {
+		holds = ev.entry.state == holding
+	}
+	inc.mu.Unlock()
+	switch {
+	case ended:
+		inc.storage.Unlock()
+		return inc.cause
+	case holds && inc.txDepth > 0:
+		inc.storage.Unlock()
+		return inc.inTransaction("reading a byte stream that was received")
+	}
+	if err := inc.account(nil, holds); err != nil {
+		inc.storage.Unlock()
+		e := inc.storageReset(err)
+		inc.reset(e)
+		return e
+	}
+	pos := inc.ledger.output(nil)
+	inc.storage.Unlock()
+	if err := inc.waitDurable(ctx, pos, 0); err != nil {
+		return waitError(ctx, inc.id, err, limpet.DeliveryNone)
+	}
+	return nil
+}
 
 // Flush puts the running turn on record and waits until it is durable.
 func (ev *event) Flush(ctx context.Context) (context.Context, error) { return ev.inc.flush(ctx, ev) }

@@ -33,6 +33,7 @@ type incarnation struct {
 	ledger    ledger
 	confirmed bool           // the turn has a write that outputs must wait for
 	txDepth   int            // transactions that are open
+	kept      chan struct{}  // closed when the turn's writes were committed; nil if nobody waits for that
 	txBegun   []*transaction // those of BeginTransaction
 
 	mu       sync.Mutex // guards the fields below, and events as said there

@@ -450,6 +450,7 @@ func (inc *incarnation) commitKept(ev *event, data []byte) error {
 	}
 	inc.ledger.committed(p, dirty && inc.confirmed)
 	inc.confirmed = false
+	inc.keptLocked()
 	ev.ask.told = p
 	if data != nil {
 		// Here, since the incarnation may have ended, and what is in the log counts.

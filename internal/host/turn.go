@@ -185,6 +185,7 @@ func (inc *incarnation) conclude(ev *event, result any, failure *limpet.Error) *
 func (inc *incarnation) commit(own *claim) error {
 	dirty := inc.data.Dirty()
 	if !dirty && (!inc.ledger.owed(own) || inc.host.broken.NoRecord) {
+		inc.keptLocked() // what it wrote was taken back
 		return nil
 	}
 	ids := inc.ledger.identities()
@@ -197,6 +198,7 @@ func (inc *incarnation) commit(own *claim) error {
 	}
 	inc.ledger.committed(p, dirty && inc.confirmed)
 	inc.confirmed = false
+	inc.keptLocked()
 	return nil
 }
 
