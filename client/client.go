@@ -100,7 +100,9 @@ func invalid(format string, args ...any) error {
 
 // Close ends the connection. Calls under way fail as if it had been lost, new
 // ones are refused. It returns when every goroutine of the client has ended: one
-// that reads the body of a request ends when that Read returns.
+// that reads the body of a request ends when that Read returns, and one that runs
+// a function which was sent ends when that returns: such a function must not call
+// Close itself, which would wait for it for ever.
 func (c *Client) Close() error {
 	c.mu.Lock()
 	c.closed = true
