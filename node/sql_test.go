@@ -189,6 +189,19 @@ func TestSQLInObjects(t *testing.T) {
 		}
 		return c.Close()
 	})
+	// Stub.Start commits too, and keeps the object.
+	w.must(func(ctx context.Context, st *limpet.State) error {
+		c, err := st.SQL().Query(ctx, "SELECT id FROM entries")
+		if err != nil || !c.Next() {
+			return fmt.Errorf("first row: %w", err)
+		}
+		p := w.ns.Named("b").Start(ctx, "nothing")
+		defer p.Close()
+		if c.Next() || limpet.CodeOf(c.Err()) != limpet.CodeNoTurn {
+			t.Errorf("a cursor after Start: %v", c.Err())
+		}
+		return c.Close()
+	})
 	// A constraint reaches the caller as the method's own error, with SQLite's text.
 	err := w.do(t.Context(), "a", func(ctx context.Context, st *limpet.State) error {
 		_, err := st.SQL().Exec(ctx, "INSERT INTO entries(id) VALUES(1)")

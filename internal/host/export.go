@@ -315,6 +315,9 @@ func (inc *incarnation) flush(ctx context.Context, ev *event) (context.Context, 
 		inc.storage.Unlock()
 		return nil, inc.inTransaction("a call through a stub")
 	}
+	if state == holding {
+		inc.data.EndCursors() // what was written is a commit now
+	}
 	if err := inc.account(nil, state == holding); err != nil {
 		inc.storage.Unlock()
 		e := inc.storageReset(err)
