@@ -479,7 +479,7 @@ func TestCrowdedKey(t *testing.T) {
 // handler goes on.
 func TestResetNotKept(t *testing.T) {
 	b := new(box).standard().on("linger", func(ctx context.Context, th *thing, _ string) (string, error) {
-		return "", th.st.Await(ctx, func(context.Context) error { time.Sleep(time.Minute); return nil })
+		return "", th.st.Await(ctx, func(context.Context) error { time.Sleep(time.Second); return nil })
 	}).on("abort", func(_ context.Context, th *thing, _ string) (string, error) {
 		th.st.Abort(errors.New("enough"))
 		return "", nil
