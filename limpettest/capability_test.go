@@ -35,7 +35,7 @@ type deskPair struct {
 type gauge struct {
 	n        atomic.Int64
 	disposed atomic.Int64
-	panics   bool
+	panics   atomic.Bool
 }
 
 func (g *gauge) Add(_ context.Context, n int) (int, error) { return int(g.n.Add(int64(n))), nil }
@@ -45,7 +45,7 @@ func (g *gauge) Total(context.Context) (map[string]any, error) {
 }
 func (g *gauge) Dispose() {
 	g.disposed.Add(1)
-	if g.panics {
+	if g.panics.Load() {
 		panic("disposer")
 	}
 }

@@ -200,7 +200,7 @@ func TestResultHandles(t *testing.T) {
 		t.Fatalf("got %v", got)
 	}
 	// A disposer that panics is nobody's error (SPEC B39).
-	g.panics = true
+	g.panics.Store(true)
 	v[1].(*limpet.Stub[any]).Close()
 	eventually(t, "Dispose", func() bool { return g.disposed.Load() == 2 })
 }
