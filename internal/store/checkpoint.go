@@ -800,7 +800,6 @@ func (s *Store) clean() error {
 			e.loading.Unlock()
 		}
 	}()
-	removed := false
 	for _, l := range s.left {
 		if now < l.at || len(writes) >= groupObjects {
 			kept = append(kept, l)
@@ -828,18 +827,12 @@ func (s *Store) clean() error {
 		}
 		if w != nil {
 			writes = append(writes, w)
-			removed = removed || w.Remove
 		}
 	}
 	if len(writes) > 0 {
-		if err := s.base.Write(nil, writes...); err != nil {
-			return err
-		}
-	}
-	if removed {
-		// A new life begins with transaction 1: it must not meet what is left of the
-		// old one after a crash.
-		if err := s.base.Flush(); err != nil {
+		// Durable before an object is let go: a new life begins with transaction 1, and
+		// must not meet what is left of the old one after a crash.
+		if err := errors.Join(s.base.Write(nil, writes...), s.base.Flush()); err != nil {
 			return err
 		}
 	}

@@ -10,6 +10,8 @@
 //	DIR/limpet.json       format, node, disk and history ID, class identities; replaced as a whole
 //	DIR/lock, DIR/pid     one process at a time; who
 //	DIR/log/00000001.seg  segments of the commit log, numbered without gaps
+//	DIR/log/….seg.free    segments that were given back; removed at start
+//	DIR/base/             the base store: one pebble without a log of its own
 //
 // # Segments
 //
@@ -22,7 +24,9 @@
 //	│ header              │ frame   │ frame   │      │ zeros          │
 //	└─────────────────────┴─────────┴─────────┴──┄┄──┴────────────────┘
 //
-//	header:  0 "LMPETSEG"   8 version u32 = 1   12 header size u32 = 4096
+//	header:  0 "LMPETSEG"   8 version u32: 1, or 2 for a segment that was used
+//	                          before and holds rests of that instead of zeros
+//	        12 header size u32 = 4096
 //	        16 number u64  24 size u64  32 history ID  48 disk ID
 //	        64 crc32c of bytes 0 to 63
 //
@@ -105,6 +109,37 @@
 // nothing. At most four wait for the disk at a time, and none is appended while
 // the log is full.
 //
+// # Base store
+//
+// It has an image of each object as of one of its commits. Every key begins with
+// the object's slot, big-endian, so that a range of slots can be listed, exported
+// and deleted; then a byte that says what it is.
+//
+//	slot 0 id             object: u8 version = 1, u8 flags (1 deleted, 2 named,
+//	                      4 one image, 8 mixed), u8 log2 of the page size or 0,
+//	                      uvarint txid, term, index, pages; u64 checksum of all
+//	                      pages, varint alarm in Unix ms (reserved, 0), uvarint
+//	                      length, class identity; the rest is the name
+//	slot 1 id             all pages of a database of at most 64 KiB: u8 form = 1,
+//	                      a zstd frame
+//	slot 2 id pgno u32    one page of a larger one: u8 0 for zeroes, or u8 1,
+//	                      u64 vfs.PageSum, the page
+//	slot 3 time u64 id    alarm (reserved): Unix ms with the sign turned, so that
+//	                      keys are in order
+//	slot 4 id             live claims and kept outcomes: see claims.go
+//	slot 5 id             the object was deleted: its numbers go on until the log
+//	                      has no record of it and its claims are too old
+//	hi 00 6               32 bytes: a bit for each of the 256 slots from hi<<8 on
+//	                      that may have keys 4 or 5, so that a start finds them
+//	00 00 7               the store: u8 version = 1, history ID, disk ID, uvarint
+//	                      term, index of the batch where replay begins, varint
+//	                      number of objects with data
+//
+// One batch of pebble has all of an object. A change of more than 4 MiB takes
+// several: the first says "mixed", and only the last the new transaction number. A
+// crash in between leaves pages that are newer than the number; replay from there
+// makes them right, since a diff says what bytes are.
+//
 // # Commit
 //
 //	Object.Commit ─> SQLite COMMIT ─> Admit (FCNTL_SYNC): record built, room reserved,
@@ -116,6 +151,11 @@
 // object carries its LastPos and waits for it.
 //
 // # Recovery
+//
+// Open reads the log from the base store's position and notes where each object's
+// records are (tail.go); an object's pages are loaded, its records applied and its
+// checksums compared when it is used for the first time. Checkpoints are drawn in
+// checkpoint.go.
 //
 // recovery (recover.go) draws how the end of the log is told from damage. Known
 // limit: damage to the last batches of all looks like a torn tail and is cut;
@@ -130,11 +170,15 @@
 //	write or sync in a segment     never retried; every gate breaks (ErrLost) and the
 //	in use fails                   process is to end; a restart reads the disk
 //	64 MiB undurable               Full: no object starts another turn
+//	the base store fails           nothing is lost; the log grows up to its bound
+//	                               (Options.LogMax), then as when preparing fails. The
+//	                               store is opened anew, tried every second
+//	an object is damaged           it does not open; the log keeps its records
 //
 // # Limits
 //
 // A record is at most 32 MiB (MaxRecord), a commit 1 GiB (Options.MaxCommit), a
-// key with its value 31 MiB. Without checkpoints the log only grows, and the
-// pages of every object with data stay in memory. The claims of the newest
-// 1,048,576 identities are found again after a restart.
+// key with its value 31 MiB. Options has the sizes of log
+// and memory. The claims of the newest 1,048,576 identities are found again after
+// a restart.
 package store
