@@ -3,6 +3,7 @@ package limpet
 import (
 	"encoding"
 	"fmt"
+	"net/http"
 	"reflect"
 	"strings"
 	"time"
@@ -35,6 +36,9 @@ func uncarriable(t reflect.Type, which string) *Error {
 	}
 	if bad.Kind() == reflect.Func {
 		return Errorf(CodeInvalidArgument, "%s; %s", where, wrongFunction(bad))
+	}
+	if bad.PkgPath() == "net/http" {
+		return Errorf(CodeInvalidArgument, "%s, which limpet does not carry as a value: ServeHTTP answers Stub.Fetch, and http.Header is carried", where)
 	}
 	if bad.Kind() == reflect.Struct {
 		return Errorf(CodeInvalidArgument, "%s; a stub is carried as a *%v", where, bad)
@@ -79,6 +83,9 @@ func findUncarriable(t reflect.Type, seen map[reflect.Type]bool) (path string, b
 		}
 		return findUncarriable(t.Elem(), seen)
 	case reflect.Struct:
+		if t == reflect.TypeFor[http.Request]() || t == reflect.TypeFor[http.Response]() {
+			return "", t
+		}
 		if reflect.PointerTo(t).Implements(capabilityValueType) {
 			return "", t
 		}

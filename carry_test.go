@@ -3,6 +3,7 @@ package limpet_test
 import (
 	"context"
 	"math/big"
+	"net/http"
 	"net/netip"
 	"testing"
 	"time"
@@ -64,6 +65,9 @@ func TestUncarriableTypes(t *testing.T) {
 		words []string
 	}{
 		{oddClass(takes[chan int]{}), limpet.CodeInvalidArgument, []string{"class Odd: method Take: its argument 2 is a chan int, which limpet does not carry"}},
+		{oddClass(gives[*http.Response]{}), limpet.CodeInvalidArgument, []string{"its result is a *http.Response with the http.Response in it, which limpet does not carry as a value"}},
+		{oddClass(takes[*http.Request]{}), limpet.CodeInvalidArgument, []string{"*http.Request", "Stub.Fetch"}},
+		{oddClass(gives[http.Header]{}), "", nil},
 		{oddClass(gives[complex128]{}), limpet.CodeInvalidArgument, []string{"method Give: its result is a complex128"}},
 		{oddClass(gives[uintptr]{}), limpet.CodeInvalidArgument, []string{"uintptr"}},
 		{oddClass(takes[func()]{}), limpet.CodeInvalidArgument, []string{"method Take: its argument 2 is a func(); a func() does not take a context.Context first; a function that is carried takes a context.Context and up to 6 arguments"}},

@@ -231,6 +231,9 @@ func encRefuse(_ *encoder, v reflect.Value) error {
 	if t.Kind() == reflect.Struct && opaque(t) {
 		return refuse(t.String(), " It has only unexported fields: export those to carry, or give it MarshalText and UnmarshalText.")
 	}
+	if t == requestType || t == responseType {
+		return refuse(t.String(), " Send it with Stub.Fetch, or carry what you need of it.")
+	}
 	return refuse(t.String(), "")
 }
 

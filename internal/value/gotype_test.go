@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"math"
 	"math/big"
+	"net/http"
 	"net/netip"
 	"reflect"
 	"runtime"
@@ -222,6 +223,8 @@ func TestRefused(t *testing.T) {
 	any1 = &any1
 	_ = hidden{}.x
 	for want, v := range map[string]any{
+		`Could not serialize object of type "http.Response". This type does not support serialization. Send it with Stub.Fetch, or carry what you need of it.`:                                              &http.Response{StatusCode: 200},
+		`Could not serialize object of type "http.Request". This type does not support serialization. Send it with Stub.Fetch, or carry what you need of it.`:                                               &http.Request{},
 		`Could not serialize object of type "chan int". This type does not support serialization.`:                                                                                                          make(chan int),
 		`Could not serialize object of type "func()". This type does not support serialization.`:                                                                                                            func() {},
 		`Could not serialize object of type "complex128". This type does not support serialization.`:                                                                                                        complex(1, 2),

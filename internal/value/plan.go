@@ -3,6 +3,7 @@ package value
 import (
 	"encoding"
 	"math/big"
+	"net/http"
 	"reflect"
 	"sync"
 	"time"
@@ -79,6 +80,8 @@ var (
 	holeType       = reflect.TypeFor[limpet.Hole]()
 	noDateType     = reflect.TypeFor[limpet.InvalidDate]()
 	marshalerType  = reflect.TypeFor[encoding.TextMarshaler]()
+	requestType    = reflect.TypeFor[http.Request]()
+	responseType   = reflect.TypeFor[http.Response]()
 	unmarshalType  = reflect.TypeFor[encoding.TextUnmarshaler]()
 )
 
@@ -201,6 +204,9 @@ func (b planner) fill(p *plan) {
 		return
 	case errorValueType:
 		p.enc, p.dec = encErrorValue, decDynamic
+		return
+	case requestType, responseType: // their fields alone would say something else
+		p.enc, p.dec = encRefuse, decRefuse
 		return
 	}
 	if isCapability(t) {
