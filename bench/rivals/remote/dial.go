@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"strconv"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
@@ -13,6 +14,7 @@ import (
 	"github.com/limpet-dev/limpet/bench/rivals/remote/adder"
 	"github.com/limpet-dev/limpet/bench/rivals/remote/adder/adderconnect"
 	"github.com/limpet-dev/limpet/client"
+	"github.com/limpet-dev/limpet/node"
 )
 
 // item is the text of every call.
@@ -26,16 +28,38 @@ func dialOne(ctx context.Context, addr string, _ int) (callFunc, func() error, e
 	return dialObjects(ctx, addr, 1)
 }
 
+// openNear has the node in this process.
+func openNear(ctx context.Context, dir string, objects int) (callFunc, func() error, error) {
+	n, err := node.Open(ctx, node.Config{Dir: dir, Classes: []*limpet.Class{counterClass}, IdleTimeout: time.Hour})
+	if err != nil {
+		return nil, nil, err
+	}
+	call, err := callObjects(n, objects)
+	if err != nil {
+		_ = n.Close() // the first error tells more
+		return nil, nil, err
+	}
+	return call, n.Close, nil
+}
+
 // dialObjects spreads the callers over so many objects.
 func dialObjects(ctx context.Context, addr string, objects int) (callFunc, func() error, error) {
 	c, err := client.Dial(ctx, []string{addr})
 	if err != nil {
 		return nil, nil, err
 	}
-	counters, err := limpet.NamespaceOf[*counter](c, "COUNTER")
+	call, err := callObjects(c, objects)
 	if err != nil {
-		_ = c.Close() // the first error tells more
+		_ = c.Close() // as above
 		return nil, nil, err
+	}
+	return call, c.Close, nil
+}
+
+func callObjects(from limpet.Resolver, objects int) (callFunc, error) {
+	counters, err := limpet.NamespaceOf[*counter](from, "COUNTER")
+	if err != nil {
+		return nil, err
 	}
 	stubs := make([]*limpet.Stub[*counter], objects)
 	for i := range stubs {
@@ -47,7 +71,7 @@ func dialObjects(ctx context.Context, addr string, objects int) (callFunc, func(
 			err = fmt.Errorf("a counter at %d", n)
 		}
 		return err
-	}, c.Close, nil
+	}, nil
 }
 
 func dialGRPC(_ context.Context, addr string, _ int) (callFunc, func() error, error) {

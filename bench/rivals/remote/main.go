@@ -1,5 +1,6 @@
 // Remote measures a call over loopback TCP against grpc-go and connect-go
-// (DESIGN 13, P2).
+// (DESIGN 13, P2), and
+// beside them the same call within one process (P1).
 //
 //	go -C bench/rivals run ./remote
 //	go -C bench/rivals run ./remote -callers 1 -rounds 31
@@ -14,6 +15,7 @@
 //	         claims; an object for each caller
 //	one      the same with one object for all callers
 //	grpc     a unary method of grpc-go, protobuf
+//	near     the call of limpet with node and callers in this process
 //	connect  a unary method of connect-go over HTTP/2 without TLS, protobuf
 //
 // No side stores anything; all are as they come, without options for speed.
@@ -48,6 +50,7 @@ func main() {
 const (
 	sideLimpet  = "limpet"
 	sideOne     = "one"
+	sideNear    = "near"
 	sideGRPC    = "grpc"
 	sideConnect = "connect"
 )
@@ -64,7 +67,7 @@ func parse(args []string, out io.Writer) (o options, err error) {
 	flags := flag.NewFlagSet("remote", flag.ContinueOnError)
 	flags.SetOutput(out)
 	callers := flags.String("callers", "1,64", "numbers of callers, separated by commas")
-	sides := flags.String("sides", strings.Join([]string{sideLimpet, sideOne, sideGRPC, sideConnect}, ","), "the sides to run")
+	sides := flags.String("sides", strings.Join([]string{sideLimpet, sideOne, sideNear, sideGRPC, sideConnect}, ","), "the sides to run")
 	flags.StringVar(&o.serverProfile, "server-profile", "", "write a CPU profile of each server to this file with the side's name appended")
 	o.Flags(flags, "")
 	o.ProfileFlag(flags, "this process, the callers',")
@@ -84,7 +87,7 @@ type callFunc func(ctx context.Context, caller int) error
 // side is a server with the connection to it.
 type side struct {
 	name    string
-	server  *measure.Server
+	server  *measure.Server // nil: this process
 	call    callFunc
 	close   func() error
 	figures map[int]*measure.Figures // by number of callers
@@ -107,7 +110,7 @@ func run(ctx context.Context, args []string, out io.Writer) (err error) {
 			return fmt.Errorf("%s: %w", name, err)
 		}
 		sides = append(sides, s)
-		defer func() { err = errors.Join(err, s.close(), s.server.Stop()) }()
+		defer func() { err = errors.Join(err, s.stop()) }()
 	}
 	stop, err := o.Profile()
 	if err != nil {
@@ -129,10 +132,19 @@ func run(ctx context.Context, args []string, out io.Writer) (err error) {
 
 func open(ctx context.Context, name, dir string, o options) (*side, error) {
 	connect := map[string]func(ctx context.Context, addr string, callers int) (callFunc, func() error, error){
-		sideLimpet: dialLimpet, sideOne: dialOne, sideGRPC: dialGRPC, sideConnect: dialConnect,
+		sideLimpet: dialLimpet, sideOne: dialOne, sideNear: nil, sideGRPC: dialGRPC, sideConnect: dialConnect,
 	}[name]
-	if connect == nil {
+	if connect == nil && name != sideNear {
 		return nil, fmt.Errorf("-sides: there is no side %q", name)
+	}
+	s := &side{name: name, figures: map[int]*measure.Figures{}}
+	for _, c := range o.callers {
+		s.figures[c] = &measure.Figures{}
+	}
+	if name == sideNear {
+		var err error
+		s.call, s.close, err = openNear(ctx, dir, slices.Max(o.callers))
+		return s, err
 	}
 	profile := ""
 	if o.serverProfile != "" {
@@ -142,14 +154,20 @@ func open(ctx context.Context, name, dir string, o options) (*side, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &side{name: name, server: server, figures: map[int]*measure.Figures{}}
-	for _, c := range o.callers {
-		s.figures[c] = &measure.Figures{}
-	}
+	s.server = server
 	if s.call, s.close, err = connect(ctx, server.Addr, slices.Max(o.callers)); err != nil {
 		return nil, errors.Join(err, server.Stop())
 	}
 	return s, nil
+}
+
+// stop ends the side.
+func (s *side) stop() error {
+	err := s.close()
+	if s.server != nil {
+		err = errors.Join(err, s.server.Stop())
+	}
+	return err
 }
 
 // round measures the side once, after a tenth of the time to warm it up.
@@ -157,8 +175,11 @@ func (s *side) round(ctx context.Context, o options, callers int) error {
 	// A context that can't end, as a program has that sets no deadline.
 	calls := context.WithoutCancel(ctx)
 	load := measure.Load{
-		Callers: callers, Time: o.Time / 10, Max: o.Max, PID: s.server.PID,
+		Callers: callers, Time: o.Time / 10, Max: o.Max,
 		Op: func(caller int, _ *rand.Rand) error { return s.call(calls, caller) },
+	}
+	if s.server != nil {
+		load.PID = s.server.PID
 	}
 	if _, err := load.Run(ctx); err != nil {
 		return err
@@ -204,6 +225,10 @@ func report(out io.Writer, o options, sides []*side) {
 		return
 	}
 	var targets []measure.Target
+	if s := find(sideNear); s != nil && s.figures[1] != nil {
+		us := s.figures[1].P50.Median()
+		targets = append(targets, measure.Target{What: "P1 within one process, 1 caller", Got: us, Limit: 1, Unit: "us"})
+	}
 	if l, r := limpet.figures[1], rival.figures[1]; l != nil {
 		targets = append(targets, measure.Target{What: "P2 p50 of grpc-go's, 1 caller", Got: measure.Ratio(l.P50, r.P50).Median(), Limit: 1})
 	}
