@@ -36,3 +36,26 @@ func TestLedgerOutput(t *testing.T) {
 	both.committed(at(3), false)
 	check(&both, "a reply after a record of two calls", a, at(3))
 }
+
+// TestWaived is which calls need no record: a marked one and one that is never sent
+// again, unless its sender wants the outcome, which must not be another one after
+// a restart.
+func TestWaived(t *testing.T) {
+	// SPEC F21
+	for _, tt := range []struct {
+		a    arrival
+		want bool
+	}{
+		{arrival{}, false},
+		{arrival{marked: true}, true},
+		{arrival{last: true}, true},
+		{arrival{marked: true, replay: true}, false},
+		{arrival{last: true, replay: true}, false},
+	} {
+		table := newClaims(testBoot, 1<<20)
+		c, r := table.take(0, tt.a)
+		if r != taken || c.waived != tt.want {
+			t.Errorf("%+v: ruling %v, waived %v, want %v", tt.a, r, c.waived, tt.want)
+		}
+	}
+}

@@ -34,7 +34,7 @@ func TestCheckpoint(t *testing.T) {
 		for n := range 20 {
 			o := openObject(t, s, n)
 			k, v := fmt.Sprint("k", round), noise(uint64(round*100+n), 1+n*500)
-			must(t, o.Put(k, []byte(v)))
+			must(t, o.Put(k, v))
 			commit(t, o)
 			must(t, o.Close())
 			if want[n] == nil {
