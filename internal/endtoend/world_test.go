@@ -25,6 +25,10 @@ import (
 
 // TestMain is a node process when the environment says so, else the tests.
 func TestMain(m *testing.M) {
+	if dir := os.Getenv("LIMPET_ENDTOEND_STORE"); dir != "" {
+		fmt.Fprintln(os.Stderr, killedStore(dir))
+		os.Exit(1)
+	}
 	if dir := os.Getenv("LIMPET_ENDTOEND_NODE"); dir != "" {
 		os.Exit(node.Main([]string{
 			"--dir", dir, "--listen", "127.0.0.1:0", "--wire", os.Getenv("LIMPET_ENDTOEND_ADDR"),
