@@ -102,7 +102,7 @@ func filler(n, k int, count uint64) []byte {
 // nothing is there by halves.
 func TestKilledWhileCheckpointing(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "data")
-	seed := rand.Uint64()
+	seed := rand.Uint64() //nolint:forbidigo // it is logged, and can be put here
 	t.Logf("seed %d", seed)
 	rng := rand.New(rand.NewPCG(seed, 1))
 	var durable [killedObjects]uint64
