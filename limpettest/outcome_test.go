@@ -431,6 +431,7 @@ func TestIdempotencyKeyOutlivesCutoff(t *testing.T) {
 		time.AfterFunc(time.Second, cancel)
 		_, err = limpet.Call2(ctx, s.shop, (*shop).Wait, "wish", 30_000)
 		wantFailure(t, err, limpet.CodeCanceled, limpet.DeliveryUncertain)
+		synctest.Wait() // the handler has heard of it
 		askFor(t, s, limpet.KeyIdentity("wish"), limpet.OutcomeError)
 	})
 }
