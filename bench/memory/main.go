@@ -239,5 +239,5 @@ func report(out io.Writer, objects int, figures []figure) {
 		measure.Target{What: "P6 resident object with storage", Got: resident.Median(), Limit: 80, Unit: "KiB"},
 		measure.Target{What: "P6 file descriptors", Got: files.Median(), Limit: 50},
 	)
-	fmt.Fprintln(out, "Until there are checkpoints, an evicted object keeps its pages in memory.")
+	fmt.Fprintln(out, "An evicted object keeps its pages until its checkpoint, within a minute; bench/restart measures it after that.")
 }

@@ -6,8 +6,8 @@
 //	go run ./bench/restart -objects 1000000 -log 0
 //	go run ./bench/restart -quick
 //
-// It creates the objects with one value each and checkpoints them all. Then random
-// ones are written until the log has its size, without checkpoints, and the store is closed. A
+// It creates the objects with one value each and checkpoints them all. Then they
+// are written by turns until the log has its size, without checkpoints, and the store is closed. A
 // process of its own opens it again: the first answer is a value read from one of the
 // objects that the log has, everything is the same of all objects.
 package main
@@ -16,6 +16,7 @@ import (
 	"context"
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -180,19 +181,49 @@ func (w work) fill(ctx context.Context) (f filled, err error) {
 	}
 	f.evicted = rss()
 	f.disk = sizeOf(filepath.Join(w.Dir, "base"))
-	for s.Stats().LogSize < w.Log {
-		for range 1000 {
-			if last, err = put(rng.IntN(w.Objects)); err != nil {
-				return f, err
-			}
-			if s.Full() {
-				if err := s.WaitRoom(ctx); err != nil {
-					return f, err
-				}
-			}
+	for first := 0; s.Stats().LogSize < w.Log; first = (first + together) % w.Objects {
+		if err := w.write(ctx, s, rng, first); err != nil {
+			return f, err
 		}
 	}
-	return f, s.Wait(ctx, last)
+	return f, nil
+}
+
+// together is how many objects are written by turns, some hundred times each.
+const together = 500
+
+func (w work) write(ctx context.Context, s *store.Store, rng *rand.Rand, first int) (err error) {
+	var open []*store.Object
+	defer func() {
+		for _, o := range open {
+			err = errors.Join(err, o.Close())
+		}
+	}()
+	for n := first; n < min(first+together, w.Objects); n++ {
+		o, err := s.Object(objectID(n), store.Birth{Class: "Bench"})
+		if err != nil {
+			return err
+		}
+		open = append(open, o)
+	}
+	value := make([]byte, w.Value)
+	for range 1 + min(80, w.Log/int64(w.Objects)/int64(w.Value+40)) {
+		for _, o := range open {
+			for i := range value {
+				value[i] = byte(rng.Uint32())
+			}
+			if err := o.Put("key", value); err != nil {
+				return err
+			}
+			if _, err := o.Commit(nil); err != nil {
+				return err
+			}
+		}
+		if err := s.WaitRoom(ctx); err != nil {
+			return err
+		}
+	}
+	return s.Wait(ctx, open[len(open)-1].LastPos())
 }
 
 func rss() int64 {
