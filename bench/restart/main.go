@@ -25,7 +25,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"runtime/debug"
+	"sync"
 	"time"
 
 	"github.com/limpet-dev/limpet/bench/measure"
@@ -314,10 +316,18 @@ func (w work) measure(ctx context.Context) (o opened, err error) {
 	}
 	o.First = time.Since(began)
 	o.RSSOpen = measure.RSS()
-	for n := range w.Objects {
-		if err := get(n); err != nil {
-			return o, err
-		}
+	var wg sync.WaitGroup
+	errs := make([]error, runtime.GOMAXPROCS(0))
+	for k := range errs {
+		wg.Go(func() {
+			for n := k; n < w.Objects && errs[k] == nil; n += len(errs) {
+				errs[k] = get(n)
+			}
+		})
+	}
+	wg.Wait()
+	if err := errors.Join(errs...); err != nil {
+		return o, err
 	}
 	o.All = time.Since(began)
 	o.RSSAll, o.Files = measure.RSS(), measure.Files()

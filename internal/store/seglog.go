@@ -70,6 +70,7 @@ type segmentLog struct {
 	prepareErr error    // of the last attempt; nil when it worked
 	readiness  chan struct{}
 
+	readers    segmentReaders
 	truncating sync.Mutex   // held by Truncate
 	sealedSize atomic.Int64 // bytes of sealed
 
@@ -144,20 +145,68 @@ func (l *segmentLog) Replay(ctx context.Context, fn func(Replayed) error) (Repla
 func (l *segmentLog) Reread(p Place, buf []byte) ([]byte, error) {
 	buf = buf[:0]
 	for _, e := range p {
-		path := l.opt.fs.PathJoin(l.opt.dir, segmentName(e.file))
-		f, err := l.opt.fs.Open(path)
-		if err != nil {
-			return nil, fmt.Errorf("open %s: %w", path, err)
-		}
 		n := len(buf)
 		buf = slices.Grow(buf, e.size)[:n+e.size]
-		m, err := f.ReadAt(buf[n:], e.off)
-		_ = f.Close()
-		if m < e.size {
-			return nil, fmt.Errorf("read %s: %d of %d bytes at %d: %w", path, m, e.size, e.off, err)
+		if err := l.readers.read(l.opt.fs, l.opt.fs.PathJoin(l.opt.dir, segmentName(e.file)), e.file, buf[n:], e.off); err != nil {
+			return nil, err
 		}
 	}
 	return buf, nil
+}
+
+// maxReaders is how many segments are open for Reread at a time.
+const maxReaders = 12
+
+// segmentReaders are segments that are open to be read.
+type segmentReaders struct {
+	mu    sync.RWMutex
+	files map[uint64]vfs.File
+}
+
+func (r *segmentReaders) read(fs vfs.FS, path string, number uint64, b []byte, off int64) error {
+	at := func(f vfs.File) error {
+		if n, err := f.ReadAt(b, off); n < len(b) {
+			return fmt.Errorf("read %s: %d of %d bytes at %d: %w", path, n, len(b), off, err)
+		}
+		return nil
+	}
+	r.mu.RLock()
+	if f := r.files[number]; f != nil {
+		defer r.mu.RUnlock()
+		return at(f)
+	}
+	r.mu.RUnlock()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	f := r.files[number]
+	if f == nil {
+		if len(r.files) >= maxReaders {
+			r.closeLocked()
+		}
+		var err error
+		if f, err = fs.Open(path, vfs.RandomReadsOption); err != nil {
+			return fmt.Errorf("open %s: %w", path, err)
+		}
+		if r.files == nil {
+			r.files = map[uint64]vfs.File{}
+		}
+		r.files[number] = f
+	}
+	return at(f)
+}
+
+// close ends the use of all segments; they are opened again when they are read.
+func (r *segmentReaders) close() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.closeLocked()
+}
+
+func (r *segmentReaders) closeLocked() {
+	for _, f := range r.files {
+		_ = f.Close() // it was read only
+	}
+	clear(r.files)
 }
 
 // fullError wraps the failure to prepare a segment.
@@ -273,6 +322,7 @@ func (l *segmentLog) Truncate(p Pos) error {
 		}
 		s := l.sealed[0]
 		l.mu.Unlock()
+		l.readers.close()
 		free := s.path + freeSuffix
 		if !s.renamed {
 			if err := fs.Rename(s.path, free); err != nil {
@@ -366,6 +416,7 @@ func (l *segmentLog) Close() error {
 		err = errors.Join(err, s.f.Close())
 	}
 	l.current, l.ready = nil, nil
+	l.readers.close()
 	return err
 }
 

@@ -604,8 +604,8 @@ func TestSpillReread(t *testing.T) {
 	must(t, s.Close())
 	opens := 0
 	d.setFault(func(op errorfs.Op) error {
-		if op.Kind == errorfs.OpOpen && strings.HasSuffix(op.Path, segmentName(1)) {
-			if opens++; opens == 3 { // first the replay, then piece 0, then piece 1
+		if op.Kind == errorfs.OpFileReadAt && strings.HasSuffix(op.Path, segmentName(1)) {
+			if opens++; opens == 5 { // first those of the replay
 				return errDisk
 			}
 		}

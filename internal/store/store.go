@@ -411,6 +411,13 @@ func (s *Store) openBase() error {
 	return nil
 }
 
+// doneReading says that Open's records of the log are all applied.
+func (s *Store) doneReading() {
+	if s.log != nil {
+		s.log.readers.close()
+	}
+}
+
 func (s *Store) baseDir() string { return s.opt.FS.PathJoin(s.opt.Dir, baseName) }
 
 func (s *Store) fatal(err error) {

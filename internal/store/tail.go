@@ -178,6 +178,7 @@ func (s *Store) load(e *resident) error {
 	if l.applied && s.unread.Add(-1) == 0 {
 		// The last one: nobody needs the places any more.
 		s.tail.Store(nil)
+		s.doneReading()
 	}
 	return nil
 }
