@@ -58,7 +58,7 @@ func (s *sender) take(v reflect.Value) (c Capability, local bool, err error) {
 		if err != nil {
 			return nil, false, err
 		}
-		return NewCapability(&functionCore{m: &Method{Name: functionText, fn: v, in: shape.in, out: shape.out}, codec: s.codec}), true, nil
+		return NewCapability(&methodCore{m: &Method{Name: functionText, fn: v, in: shape.in, out: shape.out}, codec: s.codec}), true, nil
 	}
 	r, ok := x.(io.Reader)
 	if !ok {

@@ -148,28 +148,6 @@ func (noStream) Open(context.Context) (io.ReadCloser, error) {
 }
 func (noStream) Kind() CapabilityKind { return CapabilityTarget }
 
-// functionCore is a function.
-type functionCore struct {
-	noFetch
-	noStream
-	m     *Method
-	codec Codec
-}
-
-func (f *functionCore) Call(ctx context.Context, c TargetCall) (Parcel, error) {
-	return outside(ctx, func(ctx context.Context) (Parcel, error) { return f.run(ctx, c, nil) })
-}
-
-func (f *functionCore) run(ctx context.Context, c TargetCall, o Origin) (Parcel, error) {
-	if len(c.Path) > 0 || c.Property {
-		c.Args.Release()
-		return Parcel{}, refuse(NoMethodError(lastOf(c.Path)))
-	}
-	return f.m.call(ctx, reflect.Value{}, c.Args, f.codec, o)
-}
-
-func (f *functionCore) Disposed() {}
-
 // lastOf is the name that an error about a path tells.
 func lastOf(path []string) string {
 	if len(path) == 0 {
@@ -236,12 +214,13 @@ func errNoFunction() *Error {
 	return Errorf(CodeUnknownMethod, "The RPC receiver is not a function.").With(func(e *Error) { e.Name, e.Remote = "TypeError", true })
 }
 
-// methodCore is one method of an object or target, read as a property (SPEC B24).
+// methodCore is a function, or one method of an object or target that was read as a
+// property (SPEC B24).
 type methodCore struct {
 	noFetch
 	noStream
 	m        *Method
-	receiver any
+	receiver any // nil for a function
 	codec    Codec
 }
 
