@@ -162,7 +162,7 @@ func eventOf(ctx context.Context) *event {
 		return o
 	case *awaiting:
 		return o.ev
-	case *passing:
+	case passing:
 		return o.ev
 	}
 	return nil

@@ -217,13 +217,10 @@ func (inc *incarnation) chunk(ctx context.Context) error {
 			return waitError(ctx, inc.id, context.Cause(ctx), limpet.DeliveryReceived)
 		}
 	}
-	if err := inc.account(nil, false); err != nil {
-		inc.storage.Unlock()
-		e := inc.storageReset(err)
-		inc.reset(e)
-		return e
+	pos, err := inc.record(nil, false)
+	if err != nil {
+		return err
 	}
-	pos := inc.ledger.output(nil)
 	inc.storage.Unlock()
 	if err := inc.waitDurable(ctx, pos, 0); err != nil {
 		return waitError(ctx, inc.id, err, limpet.DeliveryReceived)
@@ -266,13 +263,10 @@ func (inc *incarnation) accountFor(ctx context.Context, ev *event) error {
 		inc.storage.Unlock()
 		return inc.inTransaction("reading a byte stream that was received")
 	}
-	if err := inc.account(nil, holds); err != nil {
-		inc.storage.Unlock()
-		e := inc.storageReset(err)
-		inc.reset(e)
-		return e
+	pos, err := inc.record(nil, holds)
+	if err != nil {
+		return err
 	}
-	pos := inc.ledger.output(nil)
 	inc.storage.Unlock()
 	if err := inc.waitDurable(ctx, pos, 0); err != nil {
 		return waitError(ctx, inc.id, err, limpet.DeliveryNone)
@@ -300,31 +294,10 @@ func (a *awaiting) Flush(ctx context.Context) (context.Context, error) { return 
 
 // flush is leave, except that ev keeps the turn.
 func (inc *incarnation) flush(ctx context.Context, ev *event) (context.Context, error) {
-	inc.storage.Lock()
-	inc.mu.Lock()
-	state, ended := ev.entry.state, inc.gate.ended
-	inc.mu.Unlock()
-	switch {
-	case ended:
-		inc.storage.Unlock()
-		return nil, inc.cause
-	case !begun(state):
-		inc.storage.Unlock()
-		return nil, inc.noTurn()
-	case state == holding && inc.txDepth > 0:
-		inc.storage.Unlock()
-		return nil, inc.inTransaction("a call through a stub")
+	pos, err := inc.depart(ev, "a call through a stub")
+	if err != nil {
+		return nil, err
 	}
-	if state == holding {
-		inc.data.EndCursors() // what was written is a commit now
-	}
-	if err := inc.account(nil, state == holding); err != nil {
-		inc.storage.Unlock()
-		e := inc.storageReset(err)
-		inc.reset(e)
-		return nil, e
-	}
-	pos := inc.ledger.output(nil)
 	inc.storage.Unlock()
 	octx := outgoingContext(ctx, ev)
 	if err := inc.waitDurable(octx, pos, 0); err != nil {
@@ -393,27 +366,15 @@ func releaseResult(v any) {
 // object, which called it, is away. They are part of the call chain only.
 type passing struct{ ev *event }
 
-func (p *passing) Leave(ctx context.Context) (context.Context, error) { return ctx, nil }
-func (p *passing) Return(context.Context) error                       { return nil }
-
-type passingContext struct {
-	context.Context
-	origin passing
-}
-
-func (c *passingContext) Value(key any) any {
-	if key == limpet.OriginKey() {
-		return &c.origin
-	}
-	return c.Context.Value(key)
-}
+func (p passing) Leave(ctx context.Context) (context.Context, error) { return ctx, nil }
+func (p passing) Return(context.Context) error                       { return nil }
 
 func aside(ctx context.Context) context.Context {
 	ev := eventOf(ctx)
 	if ev == nil {
 		return ctx
 	}
-	return &passingContext{ctx, passing{ev}}
+	return limpet.WithOrigin(ctx, passing{ev})
 }
 
 // Aside makes the context of other code's.

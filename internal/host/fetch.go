@@ -330,14 +330,11 @@ func (inc *incarnation) outputNow(ev *event) (Pos, error) {
 		inc.storage.Unlock()
 		return Pos{}, inc.inTransaction("sending a part of a response")
 	}
-	if err := inc.account(ev.claim, holds); err != nil {
+	pos, err := inc.record(ev.claim, holds)
+	if err == nil {
 		inc.storage.Unlock()
-		e := inc.storageReset(err)
-		inc.reset(e)
-		return Pos{}, e
 	}
-	defer inc.storage.Unlock()
-	return inc.ledger.output(ev.claim), nil
+	return pos, err
 }
 
 // headLocked makes the response; whole is the body's length if it is known.

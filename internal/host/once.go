@@ -348,13 +348,7 @@ func (inc *incarnation) recordKey(ev *event, c *claim) *limpet.Error {
 		return e
 	}
 	c.logged = true
-	inc.mu.Lock()
-	out := inc.gate.step(0, inLeave, &ev.entry, 0)
-	next := inc.follow(out.grant)
-	inc.mu.Unlock()
-	inc.storage.Unlock()
-	inc.start(next)
-	if out.verdict == refusedEnded {
+	if inc.giveAway(ev) == refusedEnded {
 		return inc.cause
 	}
 	// Not bound to the caller: a claim that may be on disk is carried out.

@@ -285,41 +285,14 @@ func (inc *incarnation) retake(ev *event) error {
 // names in errors what that is. When it fails, ev holds the turn again, unless
 // the incarnation has ended.
 func (inc *incarnation) leave(ctx context.Context, ev *event, what string) (context.Context, error) {
-	inc.storage.Lock()
-	inc.mu.Lock()
-	state, ended := ev.entry.state, inc.gate.ended
-	inc.mu.Unlock()
-	switch {
-	case ended:
-		inc.storage.Unlock()
-		return nil, inc.cause
-	case state == fresh || state == queued || state == done:
-		inc.storage.Unlock()
-		return nil, inc.noTurn()
-	case state == holding && inc.txDepth > 0:
-		inc.storage.Unlock()
-		return nil, inc.inTransaction(what)
+	pos, err := inc.depart(ev, what)
+	if err != nil {
+		return nil, err
 	}
-	if state == holding {
-		inc.data.EndCursors()
-	}
-	if err := inc.account(nil, state == holding); err != nil {
-		inc.storage.Unlock()
-		e := inc.storageReset(err)
-		inc.reset(e)
-		return nil, e
-	}
-	pos := inc.ledger.output(nil)
 	if what == leaveSync {
 		pos = inc.data.LastPos()
 	}
-	inc.mu.Lock()
-	out := inc.gate.step(0, inLeave, &ev.entry, 0)
-	next := inc.follow(out.grant)
-	inc.mu.Unlock()
-	inc.storage.Unlock()
-	inc.start(next)
-	if out.verdict == refusedEnded {
+	if inc.giveAway(ev) == refusedEnded {
 		return nil, inc.cause
 	}
 
@@ -331,6 +304,55 @@ func (inc *incarnation) leave(ctx context.Context, ev *event, what string) (cont
 		return nil, waitError(octx, inc.id, err, limpet.DeliveryNone)
 	}
 	return octx, nil
+}
+
+// depart puts on record what must be there before something of ev leaves the
+// object, and names in errors what that is. It returns the position to wait for, and
+// holds inc.storage then.
+func (inc *incarnation) depart(ev *event, what string) (Pos, error) {
+	inc.storage.Lock()
+	inc.mu.Lock()
+	state, ended := ev.entry.state, inc.gate.ended
+	inc.mu.Unlock()
+	switch {
+	case ended:
+		inc.storage.Unlock()
+		return Pos{}, inc.cause
+	case !begun(state):
+		inc.storage.Unlock()
+		return Pos{}, inc.noTurn()
+	case state == holding && inc.txDepth > 0:
+		inc.storage.Unlock()
+		return Pos{}, inc.inTransaction(what)
+	}
+	if state == holding {
+		inc.data.EndCursors()
+	}
+	return inc.record(nil, state == holding)
+}
+
+// record is account, and returns the position that the output waits for.
+// inc.storage is held; when record fails it is given back, and the object was reset.
+func (inc *incarnation) record(own *claim, holds bool) (Pos, error) {
+	if err := inc.account(own, holds); err != nil {
+		inc.storage.Unlock()
+		e := inc.storageReset(err)
+		inc.reset(e)
+		return Pos{}, e
+	}
+	return inc.ledger.output(own), nil
+}
+
+// giveAway lets the next event have the turn of ev, which is away. It gives
+// inc.storage back.
+func (inc *incarnation) giveAway(ev *event) verdict {
+	inc.mu.Lock()
+	out := inc.gate.step(0, inLeave, &ev.entry, 0)
+	next := inc.follow(out.grant)
+	inc.mu.Unlock()
+	inc.storage.Unlock()
+	inc.start(next)
+	return out.verdict
 }
 
 // waitDurable holds an output of size bytes back until p is durable.
