@@ -154,53 +154,55 @@ func TestCallbackChain(t *testing.T) {
 // TestCallbackGate lets nothing of a callback out before it is durable.
 func TestCallbackGate(t *testing.T) {
 	t.Parallel()
-	ctx := t.Context()
-	n := limpettest.Start(t, callerClass(nil, nil))
-	ns := callers(t, n)
-	fn, err := limpet.Call(ctx, ns.Named("a"), (*caller).Lend)
-	if err != nil {
-		t.Fatal(err)
-	}
-	v, err := limpet.Call(ctx, ns.Named("a"), (*caller).LendStub)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := v.(*limpet.Stub[any])
-	defer s.Close()
-	if err := limpet.Do1(ctx, ns.Named("b"), (*caller).Hold, s); err != nil {
-		t.Fatal(err)
-	}
-	release := n.HoldSyncs()
-	var came atomic.Bool
-	done := make(chan error, 1)
-	go func() {
-		_, err := fn(ctx, 1)
-		came.Store(true)
-		done <- err
-	}()
-	time.Sleep(50 * time.Millisecond) // only to give a fault the time to show
-	if came.Load() {
-		t.Fatal("SPEC H2: the result left before the write was durable") // SPEC H2
-	}
-	release()
-	if err := <-done; err != nil {
-		t.Fatal(err)
-	}
-	// A call through a kept stub, with any context, leaves and returns.
-	if v, err := limpet.Call(ctx, ns.Named("b"), (*caller).Use); err != nil || v != int64(2) {
-		t.Fatalf("got %v, %v", v, err)
-	}
-	// A reset ends what is lent; the writes that were answered stay.
-	if err := limpet.Do(ctx, ns.Named("a"), (*caller).Abort); limpet.CodeOf(err) != limpet.CodeReset {
-		t.Fatal(err)
-	}
-	_, err = fn(ctx, 1)
-	if e := asError(t, err); e.Code != limpet.CodeReset || e.Delivery != limpet.DeliveryNone || !strings.Contains(e.Message, "enough") {
-		t.Fatalf("got %+v", e)
-	}
-	if _, err := limpet.Call(ctx, ns.Named("b"), (*caller).Use); limpet.CodeOf(err) != limpet.CodeReset {
-		t.Fatalf("got %v", err)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		ctx := t.Context()
+		n := limpettest.Start(t, callerClass(nil, nil))
+		ns := callers(t, n)
+		fn, err := limpet.Call(ctx, ns.Named("a"), (*caller).Lend)
+		if err != nil {
+			t.Fatal(err)
+		}
+		v, err := limpet.Call(ctx, ns.Named("a"), (*caller).LendStub)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := v.(*limpet.Stub[any])
+		defer s.Close()
+		if err := limpet.Do1(ctx, ns.Named("b"), (*caller).Hold, s); err != nil {
+			t.Fatal(err)
+		}
+		release := n.HoldSyncs()
+		var came atomic.Bool
+		done := make(chan error, 1)
+		go func() {
+			_, err := fn(ctx, 1)
+			came.Store(true)
+			done <- err
+		}()
+		synctest.Wait()
+		if came.Load() {
+			t.Fatal("SPEC H2: the result left before the write was durable") // SPEC H2
+		}
+		release()
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+		// A call through a kept stub, with any context, leaves and returns.
+		if v, err := limpet.Call(ctx, ns.Named("b"), (*caller).Use); err != nil || v != int64(2) {
+			t.Fatalf("got %v, %v", v, err)
+		}
+		// A reset ends what is lent; the writes that were answered stay.
+		if err := limpet.Do(ctx, ns.Named("a"), (*caller).Abort); limpet.CodeOf(err) != limpet.CodeReset {
+			t.Fatal(err)
+		}
+		_, err = fn(ctx, 1)
+		if e := asError(t, err); e.Code != limpet.CodeReset || e.Delivery != limpet.DeliveryNone || !strings.Contains(e.Message, "enough") {
+			t.Fatalf("got %+v", e)
+		}
+		if _, err := limpet.Call(ctx, ns.Named("b"), (*caller).Use); limpet.CodeOf(err) != limpet.CodeReset {
+			t.Fatalf("got %v", err)
+		}
+	})
 }
 
 // TestCallbackWhileDraining lets calls that run end, with what they lent.

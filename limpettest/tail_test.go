@@ -150,31 +150,34 @@ func (n *noted) Read(b []byte) (int, error) {
 // TestReadingIsAnOutput begins to read a stream only when what the handler wrote
 // before is durable.
 func TestReadingIsAnOutput(t *testing.T) {
-	ctx := t.Context()
-	n, a := tails(t)
-	if _, err := limpet.Call1(ctx, a, (*tail).Take, io.Reader(strings.NewReader("warm"))); err != nil {
-		t.Fatal(err)
-	}
-	release := n.HoldSyncs()
-	r := &noted{r: strings.NewReader("text")}
-	done := make(chan error, 1)
-	go func() {
-		n, err := limpet.Call1(ctx, a, (*tail).Take, io.Reader(r))
-		if err == nil && n != 4 {
-			err = errors.New("not all was read")
+	synctest.Test(t, func(t *testing.T) {
+		ctx := t.Context()
+		n, a := tails(t)
+		if _, err := limpet.Call1(ctx, a, (*tail).Take, io.Reader(strings.NewReader("warm"))); err != nil {
+			t.Fatal(err)
 		}
-		done <- err
-	}()
-	time.Sleep(50 * time.Millisecond) // only to give a fault the time to show
-	if r.read.Load() {
-		t.Error("SPEC H2: the reader was read before the write was durable") // SPEC H2
-	}
-	release()
-	if err := <-done; err != nil {
-		t.Fatal(err)
-	}
-	err := limpet.Do1(ctx, a, (*tail).Inside, io.Reader(strings.NewReader("x")))
-	if limpet.CodeOf(err) != limpet.CodeInvalidArgument || !strings.Contains(err.Error(), "inside State.Transaction") {
-		t.Fatalf("got %v", err)
-	}
+		time.Sleep(time.Second) // what Take stores is another time then
+		release := n.HoldSyncs()
+		r := &noted{r: strings.NewReader("text")}
+		done := make(chan error, 1)
+		go func() {
+			n, err := limpet.Call1(ctx, a, (*tail).Take, io.Reader(r))
+			if err == nil && n != 4 {
+				err = errors.New("not all was read")
+			}
+			done <- err
+		}()
+		synctest.Wait()
+		if r.read.Load() {
+			t.Error("SPEC H2: the reader was read before the write was durable") // SPEC H2
+		}
+		release()
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+		err := limpet.Do1(ctx, a, (*tail).Inside, io.Reader(strings.NewReader("x")))
+		if limpet.CodeOf(err) != limpet.CodeInvalidArgument || !strings.Contains(err.Error(), "inside State.Transaction") {
+			t.Fatalf("got %v", err)
+		}
+	})
 }

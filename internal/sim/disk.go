@@ -25,7 +25,8 @@ type Disk struct {
 	cut bool
 
 	full   atomic.Bool
-	syncMu sync.RWMutex // held for reading by every data sync, for writing by HoldSyncs
+	syncMu sync.RWMutex  // held for reading by every data sync that runs; guards held
+	held   chan struct{} // data syncs wait until it is closed; nil if none was ever held
 }
 
 // NewDisk returns an empty disk.
@@ -42,7 +43,30 @@ func (d *Disk) SetFull(full bool) { d.full.Store(full) }
 // wait for them: they fail when they are released.
 func (d *Disk) HoldSyncs() (release func()) {
 	d.syncMu.Lock()
-	return d.syncMu.Unlock
+	defer d.syncMu.Unlock()
+	held := make(chan struct{})
+	d.held = held
+	return func() { close(held) }
+}
+
+// enterSync waits until data syncs are not held, and keeps HoldSyncs waiting until
+// syncMu is given back. It waits for a channel, so that in a testing/synctest
+// bubble synctest.Wait does not wait for it.
+func (d *Disk) enterSync() {
+	for {
+		d.syncMu.RLock()
+		held := d.held
+		select {
+		case <-held:
+			return
+		default:
+		}
+		if held == nil {
+			return
+		}
+		d.syncMu.RUnlock()
+		<-held
+	}
 }
 
 // CutPower ends the disk: operations that run have ended when it returns, and
@@ -178,7 +202,7 @@ func (f *diskFile) WriteAt(p []byte, off int64) (int, error) {
 func (f *diskFile) Sync() error { return f.d.do(f.File.Sync) }
 
 func (f *diskFile) SyncData() error {
-	f.d.syncMu.RLock()
+	f.d.enterSync()
 	defer f.d.syncMu.RUnlock()
 	return f.d.do(f.File.SyncData)
 }
