@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -145,30 +146,18 @@ func (c *Config) defaults() {
 	if c.Dir == "" {
 		c.Dir = DefaultDir
 	}
-	if c.IdleTimeout == 0 {
-		c.IdleTimeout = 10 * time.Second
-	}
-	if c.DrainTimeout == 0 {
-		c.DrainTimeout = 30 * time.Second
-	}
-	if c.KeyRetention == 0 {
-		c.KeyRetention = 24 * time.Hour
-	}
-	if c.OutcomeMemory == 0 {
-		c.OutcomeMemory = 64 << 20
-	}
+	c.IdleTimeout = cmp.Or(c.IdleTimeout, 10*time.Second)
+	c.DrainTimeout = cmp.Or(c.DrainTimeout, 30*time.Second)
+	c.KeyRetention = cmp.Or(c.KeyRetention, 24*time.Hour)
+	c.OutcomeMemory = cmp.Or(c.OutcomeMemory, 64<<20)
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}
 	if c.Clock == nil {
 		c.Clock = SystemClock()
 	}
-	if c.PageMemory == 0 {
-		c.PageMemory = memoryBytes() / 4
-	}
-	if c.Connections == 0 {
-		c.Connections = int(min(max(memoryBytes()/8/(64<<10), 1000), 100_000))
-	}
+	c.PageMemory = cmp.Or(c.PageMemory, memoryBytes()/4)
+	c.Connections = cmp.Or(c.Connections, int(min(max(memoryBytes()/8/(64<<10), 1000), 100_000)))
 }
 
 // validate tells everything that is wrong at once.
@@ -217,33 +206,24 @@ func (c *Config) validate() error {
 	if c.LogSize < 0 || c.LogSize > 0 && c.LogSize < minLogSize {
 		bad("Config.LogSize is %d: must be 0, which means the default, or at least %d bytes", c.LogSize, minLogSize)
 	}
-	const negative = "Config.%s is %v: must not be negative; 0 means the default"
-	if c.IdleTimeout < 0 {
-		bad(negative, "IdleTimeout", c.IdleTimeout)
-	}
-	if c.DrainTimeout < 0 {
-		bad(negative, "DrainTimeout", c.DrainTimeout)
-	}
-	if c.KeyRetention < 0 {
-		bad(negative, "KeyRetention", c.KeyRetention)
-	}
-	if c.MaxKeys < 0 {
-		bad(negative, "MaxKeys", c.MaxKeys)
-	}
-	if c.OutcomeMemory < 0 {
-		bad(negative, "OutcomeMemory", c.OutcomeMemory)
-	}
-	if c.MaxBody < 0 {
-		bad(negative, "MaxBody", c.MaxBody)
-	}
-	if c.BufferBody < 0 {
-		bad(negative, "BufferBody", c.BufferBody)
-	}
-	if c.ReplayMemory < 0 {
-		bad(negative, "ReplayMemory", c.ReplayMemory)
-	}
-	if c.ReplayMemoryPerCall < 0 {
-		bad(negative, "ReplayMemoryPerCall", c.ReplayMemoryPerCall)
+	for _, f := range []struct {
+		name     string
+		value    any
+		negative bool
+	}{
+		{"IdleTimeout", c.IdleTimeout, c.IdleTimeout < 0},
+		{"DrainTimeout", c.DrainTimeout, c.DrainTimeout < 0},
+		{"KeyRetention", c.KeyRetention, c.KeyRetention < 0},
+		{"MaxKeys", c.MaxKeys, c.MaxKeys < 0},
+		{"OutcomeMemory", c.OutcomeMemory, c.OutcomeMemory < 0},
+		{"MaxBody", c.MaxBody, c.MaxBody < 0},
+		{"BufferBody", c.BufferBody, c.BufferBody < 0},
+		{"ReplayMemory", c.ReplayMemory, c.ReplayMemory < 0},
+		{"ReplayMemoryPerCall", c.ReplayMemoryPerCall, c.ReplayMemoryPerCall < 0},
+	} {
+		if f.negative {
+			bad("Config.%s is %v: must not be negative; 0 means the default", f.name, f.value)
+		}
 	}
 	return errors.Join(errs...)
 }

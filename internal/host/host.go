@@ -1,6 +1,7 @@
 package host
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -53,31 +54,17 @@ func (l *Limits) defaults() error {
 		l.OutcomeBytes < 0 || l.Keys < 0 || l.KeyRetention < 0 {
 		return errors.New("host: a limit is negative")
 	}
-	orInt := func(p *int, d int) {
-		if *p == 0 {
-			*p = d
-		}
-	}
-	orTime := func(p *time.Duration, d time.Duration) {
-		if *p == 0 {
-			*p = d
-		}
-	}
-	orInt(&l.QueueEvents, 1000)
-	orInt(&l.QueueBytes, 32<<20)
-	orTime(&l.QueueAge, 10*time.Second)
-	if l.NodeBytes == 0 {
-		l.NodeBytes = 1 << 30
-	}
-	orTime(&l.Block, 30*time.Second)
-	orTime(&l.Idle, 10*time.Second)
-	orInt(&l.ClaimBytes, 64<<20)
-	orTime(&l.Stall, 30*time.Second)
-	if l.OutcomeBytes == 0 {
-		l.OutcomeBytes = defaultOutcomeBytes
-	}
-	orInt(&l.Keys, defaultKeys)
-	orTime(&l.KeyRetention, defaultKeyRetention)
+	l.QueueEvents = cmp.Or(l.QueueEvents, 1000)
+	l.QueueBytes = cmp.Or(l.QueueBytes, 32<<20)
+	l.QueueAge = cmp.Or(l.QueueAge, 10*time.Second)
+	l.NodeBytes = cmp.Or(l.NodeBytes, 1<<30)
+	l.Block = cmp.Or(l.Block, 30*time.Second)
+	l.Idle = cmp.Or(l.Idle, 10*time.Second)
+	l.ClaimBytes = cmp.Or(l.ClaimBytes, 64<<20)
+	l.Stall = cmp.Or(l.Stall, 30*time.Second)
+	l.OutcomeBytes = cmp.Or(l.OutcomeBytes, defaultOutcomeBytes)
+	l.Keys = cmp.Or(l.Keys, defaultKeys)
+	l.KeyRetention = cmp.Or(l.KeyRetention, defaultKeyRetention)
 	return nil
 }
 

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -35,26 +36,17 @@ type Limits struct {
 const maxSlack = 64 << 20
 
 func (l *Limits) defaults() {
-	number := func(n *int, standard int) {
-		if *n == 0 {
-			*n = standard
-		}
-	}
-	number(&l.Statement, 100_000)
-	number(&l.Columns, 100)
-	number(&l.Parameters, 100)
-	number(&l.FunctionArgs, 32)
-	number(&l.Pattern, 50)
-	number(&l.Value, 2_000_000)
-	number(&l.Key, maxEntry)
-	number(&l.KeyValue, maxEntry)
-	number(&l.Entry, maxEntry)
-	if l.Database == 0 {
-		l.Database = 10_000_000_000
-	}
-	if l.Time == 0 {
-		l.Time = 30 * time.Second
-	}
+	l.Statement = cmp.Or(l.Statement, 100_000)
+	l.Columns = cmp.Or(l.Columns, 100)
+	l.Parameters = cmp.Or(l.Parameters, 100)
+	l.FunctionArgs = cmp.Or(l.FunctionArgs, 32)
+	l.Pattern = cmp.Or(l.Pattern, 50)
+	l.Value = cmp.Or(l.Value, 2_000_000)
+	l.Key = cmp.Or(l.Key, maxEntry)
+	l.KeyValue = cmp.Or(l.KeyValue, maxEntry)
+	l.Entry = cmp.Or(l.Entry, maxEntry)
+	l.Database = cmp.Or(l.Database, 10_000_000_000)
+	l.Time = cmp.Or(l.Time, 30*time.Second)
 }
 
 // Validate tells everything that is wrong, with zero fields as their defaults.

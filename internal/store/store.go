@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -82,33 +83,15 @@ func (o *Options) defaults() {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	if o.SegmentSize == 0 {
-		o.SegmentSize = DefaultSegmentSize
-	}
-	if o.UndurableLimit == 0 {
-		o.UndurableLimit = DefaultUndurableLimit
-	}
-	if o.SpillAbove == 0 {
-		o.SpillAbove = MaxRecord
-	}
-	if o.MaxCommit == 0 {
-		o.MaxCommit = DefaultMaxCommit
-	}
-	if o.LogLimit == 0 {
-		o.LogLimit = DefaultLogLimit
-	}
-	if o.LogMax == 0 {
-		o.LogMax = max(4*o.LogLimit, 8*o.SegmentSize)
-	}
-	if o.CheckpointAge == 0 {
-		o.CheckpointAge = DefaultCheckpointAge
-	}
-	if o.PageMemory == 0 {
-		o.PageMemory = DefaultPageMemory
-	}
-	if o.Connections == 0 {
-		o.Connections = DefaultConnections
-	}
+	o.SegmentSize = cmp.Or(o.SegmentSize, DefaultSegmentSize)
+	o.UndurableLimit = cmp.Or(o.UndurableLimit, DefaultUndurableLimit)
+	o.SpillAbove = cmp.Or(o.SpillAbove, MaxRecord)
+	o.MaxCommit = cmp.Or(o.MaxCommit, DefaultMaxCommit)
+	o.LogLimit = cmp.Or(o.LogLimit, DefaultLogLimit)
+	o.LogMax = cmp.Or(o.LogMax, max(4*o.LogLimit, 8*o.SegmentSize))
+	o.CheckpointAge = cmp.Or(o.CheckpointAge, DefaultCheckpointAge)
+	o.PageMemory = cmp.Or(o.PageMemory, DefaultPageMemory)
+	o.Connections = cmp.Or(o.Connections, DefaultConnections)
 	o.Limits.defaults()
 }
 

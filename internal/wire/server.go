@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -84,15 +85,9 @@ func NewServer(cfg ServerConfig) (*Server, error) {
 	if cfg.Callee == nil || cfg.Clock == nil || cfg.Hello.MaxVersion == 0 {
 		return nil, errors.New("wire: Callee, Clock and Hello must be set")
 	}
-	if cfg.MaxConns == 0 {
-		cfg.MaxConns = DefaultMaxConns
-	}
-	if cfg.MaxMemory == 0 {
-		cfg.MaxMemory = DefaultMaxMemory
-	}
-	if cfg.MaxCapabilities == 0 {
-		cfg.MaxCapabilities = DefaultMaxCapabilities
-	}
+	cfg.MaxConns = cmp.Or(cfg.MaxConns, DefaultMaxConns)
+	cfg.MaxMemory = cmp.Or(cfg.MaxMemory, DefaultMaxMemory)
+	cfg.MaxCapabilities = cmp.Or(cfg.MaxCapabilities, DefaultMaxCapabilities)
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
 	}
