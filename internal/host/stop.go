@@ -181,10 +181,10 @@ func (h *Host) Close(ctx context.Context) error {
 			return context.Cause(ctx)
 		}
 	}
-	h.pool.close()
+	h.pool.Close()
 	over := make(chan struct{})
 	go func() { // ends with the last goroutine of the pool
-		h.pool.wait()
+		h.pool.Wait()
 		close(over)
 	}()
 	select {

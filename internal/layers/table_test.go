@@ -20,6 +20,7 @@ var table = []row{
 	{dir: "internal/mutation", layer: 0, stdOnly: true},
 
 	{dir: "internal/value", layer: 1},
+	{dir: "internal/workers", layer: 1, stdOnly: true},
 	{dir: "internal/sim", layer: 1, forTest: true},
 
 	{dir: "internal/dispatch", layer: 2, stdOnly: true},

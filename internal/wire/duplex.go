@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/limpet-dev/limpet"
+	"github.com/limpet-dev/limpet/internal/workers"
 )
 
 // duplex is a link with calls both ways: what Session and serverConn share. The
@@ -33,7 +34,7 @@ type duplex struct {
 
 // init makes both halves of a new link. Calls of the peer go to callee; base is
 // the context of all of them, w runs them. total counts the capabilities.
-func (d *duplex) init(l *link, dialer bool, callee Callee, base context.Context, total *budget, w *workers) {
+func (d *duplex) init(l *link, dialer bool, callee Callee, base context.Context, total *budget, w *workers.Pool[*inCall]) {
 	d.link, d.dialer = l, dialer
 	d.out = outgoing{link: l, d: d, calls: map[uint64]*outCall{}, next: 2}
 	d.in = incoming{

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/limpet-dev/limpet"
+	"github.com/limpet-dev/limpet/internal/workers"
 )
 
 // incoming is the half of a connection that runs the peer's calls.
@@ -24,7 +25,7 @@ type incoming struct {
 	base   context.Context // of all calls, which end when it has ended and gone was called
 	most   int             // calls at one time
 
-	workers *workers // run the calls; other connections may share them
+	workers *workers.Pool[*inCall] // run the calls; other connections may share them
 
 	// Under link.mu.
 	calls    map[uint64]*inCall
@@ -360,7 +361,7 @@ func (ic *inCall) startLocked() error {
 	ic.c.running++
 	ic.running = true
 	ic.c.wg.Add(1) // the reader, whose goroutine this is, still runs
-	ic.c.workers.run(ic)
+	ic.c.workers.Run(ic)
 	return nil
 }
 
@@ -419,9 +420,9 @@ func (ic *inCall) releaseLocked(but int64) {
 	ic.args, ic.held = nil, but
 }
 
-// run is the call's goroutine. Code of the program may end that with
+// Do runs the call, on a goroutine of workers. Code of the program may end that with
 // runtime.Goexit, as t.Fatal in a function of a test does: then the call fails.
-func (ic *inCall) run() {
+func (ic *inCall) Do() {
 	returned := false
 	defer func() {
 		if !returned {

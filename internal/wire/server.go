@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/limpet-dev/limpet"
+	"github.com/limpet-dev/limpet/internal/workers"
 )
 
 // Limits of a Server.
@@ -68,7 +69,7 @@ type Server struct {
 	stop   context.CancelCauseFunc
 	wg     sync.WaitGroup
 
-	workers workers
+	workers workers.Pool[*inCall]
 
 	mu        sync.Mutex
 	listeners map[net.Listener]struct{}
@@ -346,6 +347,7 @@ func (s *Server) Close(ctx context.Context) error {
 		c.fail(errClosed)
 	}
 	s.wg.Wait()
-	s.workers.close()
+	s.workers.Close()
+	s.workers.Wait()
 	return err
 }

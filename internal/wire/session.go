@@ -5,12 +5,13 @@ import (
 	"net/http"
 
 	"github.com/limpet-dev/limpet"
+	"github.com/limpet-dev/limpet/internal/workers"
 )
 
 // Session is the dialer's end of a connection. It is safe for concurrent use.
 type Session struct {
 	duplex
-	workers workers
+	workers workers.Pool[*inCall]
 }
 
 // NewSession makes a session of a connection that was dialed. It waits for the
@@ -53,7 +54,8 @@ func (s *Session) Ended() <-chan struct{} { return s.closed }
 func (s *Session) Close() {
 	s.fail(errClosed)
 	s.wait()
-	s.workers.close()
+	s.workers.Close()
+	s.workers.Wait()
 }
 
 // Call makes one attempt of a method call. It takes over args, also when it

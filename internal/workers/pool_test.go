@@ -1,23 +1,28 @@
-package host
+package workers
 
 import (
 	"sync"
 	"testing"
 )
 
-// TestPoolEnds: after close, work that others wait for still runs; once wait has
+// work is a function.
+type work func()
+
+func (f work) Do() { f() }
+
+// TestPoolEnds: after Close, work that others wait for still runs; once wait has
 // returned nothing does. Starts that race with the end, as those of calls which
 // meet Host.Close, are either waited for or do nothing.
 func TestPoolEnds(t *testing.T) {
 	for range 200 {
-		var p pool
+		var p Pool[work]
 		inner, ran := make(chan struct{}), make(chan struct{})
-		p.run(func() {
+		p.Run(func() {
 			<-inner
-			p.run(func() { close(ran) })
+			p.Run(func() { close(ran) })
 		})
-		p.close()
-		p.close() // as Host.Close comes twice
+		p.Close()
+		p.Close() // as Host.Close comes twice
 
 		var mu sync.Mutex
 		over := false
@@ -25,28 +30,28 @@ func TestPoolEnds(t *testing.T) {
 			mu.Lock()
 			defer mu.Unlock()
 			if over {
-				t.Error("something ran after wait had returned")
+				t.Error("something ran after Wait had returned")
 			}
 		}
 		var starters sync.WaitGroup
 		for range 4 {
-			starters.Go(func() { p.run(late) })
+			starters.Go(func() { p.Run(late) })
 		}
 		close(inner)
-		p.wait()
+		p.Wait()
 		<-ran
 		mu.Lock()
 		over = true
 		mu.Unlock()
 		starters.Wait()
-		p.run(late)
-		p.wait()
+		p.Run(late)
+		p.Wait()
 	}
 }
 
 func TestPoolWithoutWork(t *testing.T) {
-	var p pool
-	p.close()
-	p.wait()
-	p.run(func() { t.Error("ran") })
+	var p Pool[work]
+	p.Close()
+	p.Wait()
+	p.Run(func() { t.Error("ran") })
 }
