@@ -38,11 +38,11 @@ func (i Identity) String() string {
 // is the zero Identity. The error is CodeInvalidArgument.
 func ParseIdentity(s string) (Identity, error) {
 	var id Identity
-	s, _, _ = strings.Cut(s, "@")
 	var ms uint64
 	if s == "" {
 		return Identity{}, nil
 	}
+	s, _, _ = strings.Cut(s, "@")
 	if len(s) < 34 || len(s) > 49 || s[32] != '-' {
 		return Identity{}, Errorf(CodeInvalidArgument, "invalid call identity %.64q: must be 32 hex digits, \"-\" and a hex time", s)
 	}

@@ -40,6 +40,8 @@ func TestIdentityText(t *testing.T) {
 func TestParseIdentityRefuses(t *testing.T) {
 	good := strings.Repeat("0a", 16) + "-1"
 	for what, s := range map[string]string{
+		"a process only":  "@",
+		"process alone":   "@x-y",
 		"no time":         good[:33],
 		"no dash":         good[:32] + "+1",
 		"short":           good[1:],
@@ -60,6 +62,8 @@ func TestParseIdentityRefuses(t *testing.T) {
 
 func FuzzParseIdentity(f *testing.F) {
 	f.Add("")
+	f.Add("@")
+	f.Add(strings.Repeat("0a", 16) + "-1@x-y")
 	f.Add(limpet.Identity{Nonce: [16]byte{1}, CreatedMS: 1_764_500_000_000}.String())
 	f.Add(strings.Repeat("F", 32) + "-" + strings.Repeat("F", 16))
 	f.Add(strings.Repeat("0", 32) + "-0")
