@@ -360,3 +360,27 @@ func TestBufferBodyConcurrently(t *testing.T) {
 		t.Errorf("%d bytes stay reserved", n)
 	}
 }
+
+// TestRefusedTooLate has a retry that fails when its time is over already, before
+// the timer says so, and of which it is found out then that it can't be kept: the
+// call ends all the same, with its first failure.
+func TestRefusedTooLate(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		// SPEC E31
+		o := &observed{}
+		e := New(Config{Router: &listener{}, Clock: sim.Clock{}, Observer: o, ReplayMemory: -1})
+		defer e.Close()
+		call := newCall()
+		r := newRun(e, t.Context(), call, true)
+		r.step(e.now(), event{kind: evStart})
+		r.failure = lost(limpet.DeliveryNone)
+		r.do(r.step(e.now(), event{kind: evFailed, failure: failNotDelivered}))
+		time.Sleep(call.Policy.Timeout - time.Millisecond)
+		r.step(e.now(), event{kind: evBackoffOver})
+		time.Sleep(time.Millisecond)
+		r.do(r.step(r.received(result{err: lost(limpet.DeliveryUncertain), identified: true})))
+		if r.m.state != done || r.m.fault != "" || r.err == nil || !slices.Equal(o.outcomes, []Outcome{OutcomeRetryBudgetExhausted}) {
+			t.Errorf("%v, fault %q, %v, outcomes %v", r.m.state, r.m.fault, r.err, o.outcomes)
+		}
+	})
+}

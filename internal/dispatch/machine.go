@@ -251,15 +251,16 @@ func (m *machine) stepRunning(now time.Duration, ev event) {
 	case evGone: // E35
 		m.do(action{kind: actCancel})
 		m.finish(now, callerGone, m.goneOutcome())
-	case evPipelined: // E53: the running attempt decides
-		if m.attempt > 1 && now >= m.cutoff {
+	case evPipelined, evRefused: // the running attempt decides (E53)
+		switch {
+		case m.attempt > 1 && now >= m.cutoff:
 			m.cancelAtCutoff(now)
-			return
+		case ev.kind == evPipelined:
+			m.commit()
+		default: // in a retry: of a body that did not fit into its buffer
+			m.refused = true
+			m.limit = m.attempt
 		}
-		m.commit()
-	case evRefused: // in a retry: of a body that did not fit into its buffer
-		m.refused = true
-		m.limit = m.attempt
 	case evStart, evBackoffOver:
 		m.impossible(ev)
 	}

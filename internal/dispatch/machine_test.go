@@ -41,7 +41,7 @@ var tableEvents = []string{
 	"start failed other", "start failed not-delivered delay=100ms", "start failed uncertain delay=100ms",
 	"start failed received", "start failed claimed",
 	"backoff over", "backoff over, late", "cutoff", "cutoff, late",
-	"aborted", "gone", "pipelined", "pipelined, late", "refused",
+	"aborted", "gone", "pipelined", "pipelined, late", "refused", "refused, late",
 }
 
 func TestTransitions(t *testing.T) {
@@ -193,6 +193,7 @@ func TestDrawFor(t *testing.T) { // the scripts' delays are what the machine wai
 func FuzzMachine(f *testing.F) {
 	f.Add([]byte{2, 10, 0, 0, 3, 2, 100, 5, 0, 200, 1, 0, 10})
 	f.Add([]byte{4, 100, 0, 0, 3, 3, 1, 5, 0, 1, 3, 2, 1, 5, 0, 1, 3, 4, 1})
+	f.Add([]byte("00700$0\xbb100A0\xff")) // a retry past its cutoff is refused
 	f.Add([]byte{10, 255, 0, 0, 2, 1, 1, 3, 3, 3, 5, 0, 3, 8, 0, 9})
 	f.Fuzz(func(t *testing.T, script []byte) {
 		if len(script) < 2 {

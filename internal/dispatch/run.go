@@ -255,7 +255,7 @@ func (r *run) received(res result) (time.Duration, event) {
 			r.retries, r.why = false, fmt.Sprintf("the arguments can't be kept: %v", err) // sent by reference
 		}
 		if !r.retries {
-			r.step(now, event{kind: evRefused})
+			r.do(r.step(now, event{kind: evRefused})) // it may be too late for this attempt, too
 		} else {
 			ev.draw = r.e.draw()
 		}

@@ -32,6 +32,7 @@ ready
 	pipelined: release → ready
 	pipelined, late: release → ready
 	refused: - → ready
+	refused, late: - → ready
 ready, committed
 	start: attempt 1 (fresh) → running
 	succeeded: !
@@ -59,6 +60,7 @@ ready, committed
 	pipelined: - → ready
 	pipelined, late: - → ready
 	refused: - → ready
+	refused, late: - → ready
 first
 	start: !
 	succeeded: release, end with result → done
@@ -86,6 +88,7 @@ first
 	pipelined: release → running
 	pipelined, late: release → running
 	refused: - → running
+	refused, late: - → running
 first, committed
 	start: !
 	succeeded: end with result → done
@@ -113,6 +116,7 @@ first, committed
 	pipelined: - → running
 	pipelined, late: - → running
 	refused: - → running
+	refused, late: - → running
 only
 	start: !
 	succeeded: release, end with result → done
@@ -140,6 +144,7 @@ only
 	pipelined: release → running
 	pipelined, late: release → running
 	refused: - → running
+	refused, late: - → running
 backing off
 	start: !
 	succeeded: !
@@ -167,6 +172,7 @@ backing off
 	pipelined: release, end with original failure → done
 	pipelined, late: release, end with original failure → done
 	refused: !
+	refused, late: !
 backing off again
 	start: !
 	succeeded: !
@@ -194,6 +200,7 @@ backing off again
 	pipelined: release, unable_to_retry 200ms, end with original failure → done
 	pipelined, late: release, unable_to_retry 900ms, end with original failure → done
 	refused: !
+	refused, late: !
 retry
 	start: !
 	succeeded: release, recovered 200ms, end with result → done
@@ -221,6 +228,7 @@ retry
 	pipelined: release → running
 	pipelined, late: cancel, release, retry_budget_exhausted 900ms, end with original failure → done
 	refused: - → running
+	refused, late: cancel, release, retry_budget_exhausted 900ms, end with original failure → done
 flagged retry
 	start: !
 	succeeded: release, recovered 200ms, end with result → done
@@ -248,6 +256,7 @@ flagged retry
 	pipelined: release → running
 	pipelined, late: cancel, release, retry_budget_exhausted 900ms, end with original failure → done
 	refused: - → running
+	refused, late: cancel, release, retry_budget_exhausted 900ms, end with original failure → done
 committed retry
 	start: !
 	succeeded: recovered 200ms, end with result → done
@@ -275,6 +284,7 @@ committed retry
 	pipelined: - → running
 	pipelined, late: cancel, retry_budget_exhausted 900ms, end with original failure → done
 	refused: - → running
+	refused, late: cancel, retry_budget_exhausted 900ms, end with original failure → done
 refused retry
 	start: !
 	succeeded: release, recovered 200ms, end with result → done
@@ -302,6 +312,7 @@ refused retry
 	pipelined: release → running
 	pipelined, late: cancel, release, retry_budget_exhausted 900ms, end with original failure → done
 	refused: - → running
+	refused, late: cancel, release, retry_budget_exhausted 900ms, end with original failure → done
 last retry
 	start: !
 	succeeded: release, recovered 200ms, end with result → done
@@ -329,6 +340,7 @@ last retry
 	pipelined: release → running
 	pipelined, late: cancel, release, retry_budget_exhausted 900ms, end with original failure → done
 	refused: - → running
+	refused, late: cancel, release, retry_budget_exhausted 900ms, end with original failure → done
 done
 	start: !
 	succeeded: - → done
@@ -356,4 +368,5 @@ done
 	pipelined: - → done
 	pipelined, late: - → done
 	refused: - → done
+	refused, late: - → done
 `
